@@ -1,0 +1,62 @@
+# `make` or `make help` lists the targets. Everything runs from the environments that setup makes.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+export PYTHON
+
+BIN := .venv/bin
+CODE := services connector tests deploy
+QUICK_TESTS := tests/unit tests/property tests/contract
+
+.PHONY: help setup env-services env-engine env-proto demo test test-full check fix proto lock bench clean
+
+help: ## list the targets
+	@sed -n -E 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | \
+	  while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+
+setup: env-services env-engine ## make .venv (services) and .venv-engine (vLLM for CPU, NIXL)
+
+env-services:
+	@deploy/setup.sh services
+env-engine:
+	@deploy/setup.sh engine
+env-proto:
+	@deploy/setup.sh proto
+
+demo: setup ## five turns on real engines, the table, the comparison with one engine
+	@$(BIN)/contraflow demo
+
+test: setup check ## everything that CI runs, the real-engine tests included
+	$(BIN)/python -m pytest
+
+test-full: setup check ## the same with more generated examples
+	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest
+
+check: env-services env-proto ## lint, types, imports, protos, generated code, unit tests
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/buf lint
+	$(BIN)/buf format --diff --exit-code
+	proto/generate.sh --check
+	$(BIN)/python -m pytest -q $(wildcard $(QUICK_TESTS))
+
+fix: env-services ## let the tools mend what check complains about
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/buf format --write
+
+proto: env-services env-proto ## generate services/contraflow/**/*_pb2* from proto/
+	$(BIN)/buf lint
+	proto/generate.sh
+
+lock: env-services ## resolve the lock files anew (fetches uv)
+	requirements/relock.sh
+
+bench: env-services ## what the proof costs per 1,000 tokens
+	@$(BIN)/contraflow bench
+
+clean: ## remove environments, caches and what the demo left
+	rm -rf .venv .venv-engine .venv-proto .venv-lock .venv.lock .cache .mypy_cache .ruff_cache \
+	  .pytest_cache .hypothesis .import_linter_cache dist build var
