@@ -1,0 +1,67 @@
+"""What a router knows of the fleet: engines and sessions, as plain immutable values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """What an engine may be asked to do."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One incarnation of one data-parallel rank. Fields as in ``contraflow.v1.Engine``."""
+
+    engine_id: str
+    boot_nonce: str
+    role: Role
+    endpoint: str
+    agent_address: str = ""
+    dp_rank: int = 0
+    served_models: tuple[str, ...] = ()
+    model: str = ""
+    block_size: int = 0
+    num_blocks: int = 0
+    kv_dtype: str = ""
+    tp_size: int = 1
+    vllm_version: str = ""
+    connector_version: int = 0
+    bidirectional: bool = False
+    trimmable: bool = True
+    draining: bool = False
+    compatibility_class: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Where the newest handle of a conversation lives. A hint: the owner decides.
+
+    ``expires_at`` is an instant on the reader's own monotonic clock.
+    """
+
+    session_key: str
+    engine_id: str
+    agent_address: str
+    handle_id: str
+    num_tokens: int
+    expires_at: float
+    message_digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """A snapshot of engines by id and sessions by key.
+
+    ``homes`` are this router's own affinities: session key to the engine that served the
+    last decode leg, known before the directory has heard of it.
+    """
+
+    engines: Mapping[str, Engine] = field(default_factory=dict)
+    sessions: Mapping[str, Session] = field(default_factory=dict)
+    homes: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,215 @@
+"""The handle table: the linearization point of retention, claims and ends.
+
+Pure: every method takes ``now``, seconds on one monotonic clock. Not thread-safe: the
+holder guards it with one short lock. All effects on blocks are left to the holder, which
+obeys what the methods return.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from contraflow.core.chain import Proof
+from contraflow.core.errors import (
+    ClaimNotFound,
+    HandleClaimed,
+    HandleExpired,
+    HandleNotFound,
+    LeaseTooShort,
+    TenantMismatch,
+)
+from contraflow.core.transfer_params import Params
+
+
+class State(StrEnum):
+    """The life of a handle. READ, RELEASED, EXPIRED, LAPSED and LOST are ends."""
+
+    RETAINED = "RETAINED"
+    CLAIMED = "CLAIMED"
+    READ = "READ"
+    RELEASED = "RELEASED"
+    EXPIRED = "EXPIRED"
+    LAPSED = "LAPSED"
+    LOST = "LOST"
+
+
+LIVE = frozenset({State.RETAINED, State.CLAIMED})
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One live right to read a handle once. Instants are the owner's."""
+
+    claim_id: str
+    start_by: float
+    hold_until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """Retained blocks of one finished request."""
+
+    handle_id: str
+    request_id: str
+    tenant: str
+    session_key: str
+    num_tokens: int
+    num_blocks: int
+    proof: Proof
+    params: Params = field(repr=False)
+    deadline: float
+    message_digest: str = ""
+    turn_id: str = ""
+    state: State = State.RETAINED
+    claim: Claim | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """Who asks for what. ``start_by`` and ``max_read`` are seconds from ``now``."""
+
+    claim_id: str
+    tenant: str
+    session_key: str
+    start_by: float
+    max_read: float
+    message_digest: str = ""
+    hint_handle_id: str = ""
+
+
+class HandleTable:
+    """All handles of one engine incarnation."""
+
+    def __init__(self, *, max_branches: int = 4, remembered_ends: int = 1024) -> None:
+        self._max_branches = max_branches
+        self._remembered = remembered_ends
+        self._live: OrderedDict[str, Handle] = OrderedDict()  # by request id, oldest first
+        self._claims: dict[str, str] = {}  # claim id -> request id
+        self._ended: OrderedDict[str, State] = OrderedDict()  # by handle id
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def live(self) -> list[Handle]:
+        """Live handles, oldest first."""
+        return list(self._live.values())
+
+    def get(self, request_id: str) -> Handle | None:
+        """The live handle of a finished request."""
+        return self._live.get(request_id)
+
+    def retain(self, handle: Handle, supersedes: Callable[[Proof], bool]) -> list[Handle]:
+        """Add a handle; returns the unclaimed handles to free, now RELEASED.
+
+        Those are the older ones of its session whose tokens begin it (``supersedes`` tells
+        by proof), and the oldest beyond the limit of branches.
+        """
+        siblings = [
+            old
+            for old in self._live.values()
+            if old.session_key == handle.session_key
+            and old.tenant == handle.tenant
+            and old.state is State.RETAINED
+        ]
+        self._live[handle.request_id] = handle
+        covered = [old for old in siblings if supersedes(old.proof)]
+        branches = [old for old in siblings if old not in covered]
+        excess = max(0, len(branches) + 1 - self._max_branches)
+        return [self._end(old, State.RELEASED) for old in covered + branches[:excess]]
+
+    def acquire(self, request: ClaimRequest, now: float) -> Handle:
+        """Claim the newest handle of the session; the same claim id gets the same grant.
+
+        Raises HandleNotFound, HandleClaimed, HandleExpired, LeaseTooShort, TenantMismatch.
+        """
+        if known := self._claims.get(request.claim_id):
+            return self._repeated(self._live[known], request, now)
+        handle = self._newest(request)
+        if handle.state is State.CLAIMED:
+            raise HandleClaimed("another turn holds the claim on the newest handle")
+        hold_until = now + request.start_by + request.max_read
+        if handle.deadline <= now:
+            raise HandleExpired("the lease of the handle has run out")
+        if handle.deadline < hold_until:
+            raise LeaseTooShort(
+                f"{handle.deadline - now:.1f} s of lease are left, the claim needs "
+                f"{hold_until - now:.1f} s"
+            )
+        claim = Claim(request.claim_id, now + request.start_by, hold_until)
+        handle = replace(handle, state=State.CLAIMED, claim=claim)
+        self._live[handle.request_id] = handle
+        self._claims[claim.claim_id] = handle.request_id
+        return handle
+
+    def return_claim(self, claim_id: str, now: float) -> Handle:
+        """End a claim that is proven unread: the handle is RETAINED again.
+
+        Raises ClaimNotFound; also for a claim whose hold has run out, since the holder may
+        be freeing its blocks already.
+        """
+        request_id = self._claims.get(claim_id)
+        handle = self._live.get(request_id) if request_id else None
+        if handle is None or handle.claim is None or handle.claim.hold_until <= now:
+            raise ClaimNotFound("no such live claim")
+        handle = replace(handle, state=State.RETAINED, claim=None)
+        del self._claims[claim_id]
+        self._live[handle.request_id] = handle
+        return handle
+
+    def release(self, handle_ids: Iterable[str]) -> list[Handle]:
+        """End the named handles that are RETAINED; returns them, to be freed."""
+        wanted = set(handle_ids)
+        return [
+            self._end(handle, State.RELEASED)
+            for handle in self.live()
+            if handle.handle_id in wanted and handle.state is State.RETAINED
+        ]
+
+    def end(self, request_id: str, state: State) -> Handle | None:
+        """The worker has seen the blocks go: READ or EXPIRED. None if it had ended before."""
+        handle = self._live.get(request_id)
+        return self._end(handle, state) if handle else None
+
+    def advance(self, now: float) -> list[Handle]:
+        """End claims whose hold has run out; returns those handles, LAPSED, to be freed."""
+        lapsed = [
+            handle
+            for handle in self._live.values()
+            if handle.claim is not None and handle.claim.hold_until <= now
+        ]
+        return [self._end(handle, State.LAPSED) for handle in lapsed]
+
+    def _newest(self, request: ClaimRequest) -> Handle:
+        of_session = [h for h in self._live.values() if h.session_key == request.session_key]
+        matching = [
+            h
+            for h in of_session
+            if h.tenant == request.tenant and h.message_digest == request.message_digest
+        ]
+        if matching:
+            return matching[-1]
+        if any(h.tenant != request.tenant for h in of_session):
+            raise TenantMismatch("the handle belongs to another tenant")
+        if self._ended.get(request.hint_handle_id) is State.EXPIRED:
+            raise HandleExpired("the lease of the handle has run out")
+        raise HandleNotFound("no handle of this session is retained")
+
+    @staticmethod
+    def _repeated(handle: Handle, request: ClaimRequest, now: float) -> Handle:
+        if handle.tenant != request.tenant or handle.session_key != request.session_key:
+            raise TenantMismatch("the claim id belongs to another session")
+        if handle.claim is None or handle.claim.start_by <= now:
+            raise HandleClaimed("the claim can no longer be started")
+        return handle
+
+    def _end(self, handle: Handle, state: State) -> Handle:
+        del self._live[handle.request_id]
+        if handle.claim is not None:
+            self._claims.pop(handle.claim.claim_id, None)
+        self._ended[handle.handle_id] = state
+        while len(self._ended) > self._remembered:
+            self._ended.popitem(last=False)
+        return replace(handle, state=state)

@@ -1,0 +1,154 @@
+"""What router and connectors tell each other inside ``kv_transfer_params.contraflow``.
+
+A JSON object; unknown keys are ignored, and anything of the wrong type counts as absent,
+so that no version of one side can harm the other.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from contraflow.core.chain import Proof
+
+
+@dataclass(frozen=True, slots=True)
+class Instructions:
+    """From the router, on both legs of a turn.
+
+    ``min_pull_tokens``: a pull of fewer tokens beyond the local prefix cache is declined.
+    ``proof`` is set on a prefill leg that shall pull.
+    """
+
+    tenant: str = ""
+    session_key: str = ""
+    turn_id: str = ""
+    claim_id: str = ""
+    decision: str = ""
+    message_digest: str = ""
+    min_pull_tokens: int = 1
+    proof: Proof | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The object to send; empty values are left out."""
+        texts = {name: getattr(self, name) for name in _TEXTS if getattr(self, name)}
+        out: dict[str, Any] = {**texts, "min_pull_tokens": self.min_pull_tokens}
+        if self.proof is not None:
+            out["proof"] = proof_to_json(self.proof)
+        return out
+
+    @classmethod
+    def from_json(cls, value: object) -> Instructions:
+        """What of ``value`` is understood."""
+        if not isinstance(value, Mapping):
+            return cls()
+        texts = {name: value[name] for name in _TEXTS if isinstance(value.get(name), str)}
+        least = value.get("min_pull_tokens")
+        return cls(
+            **texts,
+            min_pull_tokens=least if type(least) is int and least > 0 else 1,
+            proof=proof_from_json(value.get("proof")),
+        )
+
+
+_TEXTS = ("tenant", "session_key", "turn_id", "claim_id", "decision", "message_digest")
+
+
+@dataclass(frozen=True, slots=True)
+class Tip:
+    """From a prefill engine to the decode engine: which tokens its blocks hold."""
+
+    digest: bytes
+    num_tokens: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The object to send."""
+        return {"digest": self.digest.hex(), "num_tokens": self.num_tokens}
+
+    @classmethod
+    def from_json(cls, value: object) -> Tip | None:
+        """The tip, or None if there is none that can be read."""
+        if not isinstance(value, Mapping):
+            return None
+        digest, tokens = value.get("digest"), value.get("num_tokens")
+        if not isinstance(digest, str) or type(tokens) is not int:
+            return None
+        try:
+            return cls(bytes.fromhex(digest), tokens)
+        except ValueError:
+            return None
+
+
+def proof_to_json(proof: Proof) -> dict[str, Any]:
+    """Digests and tip in base64."""
+    return {
+        "block_size": proof.block_size,
+        "num_tokens": proof.num_tokens,
+        "digests": base64.b64encode(proof.digests).decode(),
+        "tip": base64.b64encode(proof.tip).decode(),
+        "trimmable": proof.trimmable,
+    }
+
+
+def proof_from_json(value: object) -> Proof | None:
+    """The proof, or None if it can not be read or is malformed."""
+    if not isinstance(value, Mapping):
+        return None
+    size, tokens = value.get("block_size"), value.get("num_tokens")
+    digests, tip = value.get("digests"), value.get("tip")
+    if type(size) is not int or type(tokens) is not int:
+        return None
+    if not isinstance(digests, str) or not isinstance(tip, str):
+        return None
+    try:
+        proof = Proof(
+            block_size=size,
+            num_tokens=tokens,
+            digests=base64.b64decode(digests, validate=True),
+            tip=base64.b64decode(tip, validate=True),
+            trimmable=value.get("trimmable") is True,
+        )
+    except (binascii.Error, ValueError):
+        return None
+    return proof if proof.is_well_formed() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Report of a connector on one pull, returned to the router with P's parameters.
+
+    ``outcome`` is a name of ``contraflow.v1.PullOutcome`` without its prefix. Tokens:
+    offered by the owner, proven equal, found locally, pulled, computed here. Bytes and
+    descriptors are summed over ranks; times are the longest of any rank, in seconds.
+    """
+
+    outcome: str
+    remote_engine_id: str = ""
+    offered_tokens: int = 0
+    proven_tokens: int = 0
+    local_tokens: int = 0
+    pulled_tokens: int = 0
+    computed_tokens: int = 0
+    bytes: int = 0
+    descriptors: int = 0
+    transfer_seconds: float = 0.0
+    wall_seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The object to send."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_json(cls, value: object) -> Pull | None:
+        """The report, or None if there is none that can be read."""
+        if not isinstance(value, Mapping) or not isinstance(value.get("outcome"), str):
+            return None
+        known: dict[str, Any] = {}
+        for name in cls.__slots__:
+            wanted = str if name in ("outcome", "remote_engine_id") else (int, float)
+            if isinstance(value.get(name), wanted) and not isinstance(value.get(name), bool):
+                known[name] = value[name]
+        return cls(**known)
