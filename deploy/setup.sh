@@ -74,19 +74,19 @@ services() {
 }
 
 engine() {
-  local env project plugin=deploy/demo/plugin
-  env=$(digest "$PWD" "$python" deploy/demo/engine.lock deploy/demo/engine-hashed.lock)
+  local lock=deploy/demo/engine.lock plugin=deploy/demo/plugin torch=2.13.0 env project
+  env=$(digest "$PWD" "$python" "torch==$torch" "$lock")
   if ! current .venv-engine/.env "$env"; then
     say "engine environment .venv-engine (vLLM for CPU, NIXL): about 0.9 GB to download, 2.7 GB on disk, 3 to 5 minutes"
     say "  torch comes as a CPU build where pip is offered one; else as the CUDA build, several GB more"
     new_venv .venv-engine
-    pip_install .venv-engine --require-hashes --no-deps -r deploy/demo/engine-hashed.lock
-    pip_install .venv-engine --no-deps -r deploy/demo/engine.lock
+    pip_install .venv-engine -c <(sed -n -E 's/^([A-Za-z][^ ]*==[^ ]+).*/\1/p' "$lock") "torch==$torch"
+    pip_install .venv-engine --require-hashes --no-deps -r "$lock"
     printf '%s' "$env" >.venv-engine/.env
   fi
   project=$(digest "$env" pyproject.toml "$plugin"/*.*)
   if ! current .venv-engine/.project "$project"; then
-    pip_install .venv-engine --no-deps --no-build-isolation -e . "$plugin"
+    pip_install .venv-engine --no-deps --no-build-isolation -e . -e "$plugin"
     printf '%s' "$project" >.venv-engine/.project
     say ".venv-engine is ready"
   fi

@@ -1,0 +1,120 @@
+"""Calms vLLM and NIXL where several engines share two cores.
+
+A vLLM general plugin, loaded in every process of an engine. It does nothing unless the environment
+says `CONTRAFLOW_DEMO_CALM=1`. It changes when threads run, never what is computed or transferred:
+
+- AMX: asks the kernel for tile permission early. Otherwise a bf16 engine dies of SIGILL if the first
+  batch of its life is a decode, as it is on a decode node.
+- NIXL: its progress thread polls without pause, a core per engine. It pauses between polls instead.
+- Engine loop: an engine that waits for or retains remote KV steps without pause. It sleeps after a
+  step in which nothing ran.
+- Worker: spins on shared memory for a second after each message. It goes to sleep sooner.
+
+Each patch logs one line. Where another version of vLLM or NIXL lacks what a patch expects, a warning
+says so and the engine stays as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+ENABLE = "CONTRAFLOW_DEMO_CALM"
+NIXL_POLL_PAUSE_US = 1000
+EMPTY_STEP_SLEEP_S = 0.01
+WORKER_SPIN_S = 0.003
+
+# A child of vLLM's logger, so that vLLM's handlers and level apply.
+log = logging.getLogger("vllm.contraflow_demo")
+
+
+def register() -> None:
+    """Apply the patches once per process; called by vLLM's plugin loader, maybe repeatedly."""
+    if os.environ.get(ENABLE) != "1":
+        return
+    for patch in (_permit_amx, _pause_nixl_polls, _sleep_after_empty_steps, _shorten_worker_spin):
+        try:
+            done = patch()
+        except (ImportError, AttributeError, TypeError) as error:
+            log.warning("demo calming: %s left out: %s", patch.__name__.strip("_"), error)
+        else:
+            if done:
+                log.info("demo calming is on: %s", done)
+
+
+def _permit_amx() -> str | None:
+    import torch
+
+    if not torch.cpu._is_amx_tile_supported():
+        return None
+    torch.cpu._init_amx()
+    return "AMX tile permission asked for"
+
+
+def _pause_nixl_polls() -> str | None:
+    from nixl_cu12 import _api
+
+    config: Any = _api.nixlBind.nixlAgentConfig
+    if _is_patched(config):
+        return None
+    if not hasattr(config, "pthrDelay"):
+        raise AttributeError("nixlAgentConfig has no pthrDelay")
+
+    class CalmAgentConfig(config):  # type: ignore[misc]
+        _contraflow_demo = True
+
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, NIXL_POLL_PAUSE_US if name == "pthrDelay" else value)
+
+    _api.nixlBind.nixlAgentConfig = CalmAgentConfig
+    return f"NIXL polls every {NIXL_POLL_PAUSE_US} us"
+
+
+def _sleep_after_empty_steps() -> str | None:
+    from vllm.v1.engine.core import EngineCoreProc
+
+    step: Callable[[Any], bool] = EngineCoreProc._process_engine_step
+    if _is_patched(step):
+        return None
+
+    @functools.wraps(step)
+    def calm_step(core: Any) -> bool:
+        executed = step(core)
+        if not executed and core.scheduler.has_requests():
+            time.sleep(EMPTY_STEP_SLEEP_S)
+        return executed
+
+    EngineCoreProc._process_engine_step = _patched(calm_step)
+    return f"engine sleeps {EMPTY_STEP_SLEEP_S * 1000:.0f} ms after an empty step"
+
+
+def _shorten_worker_spin() -> str | None:
+    from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
+
+    init: Callable[..., None] = SpinCondition.__init__
+    if _is_patched(init):
+        return None
+    if "busy_loop_s" not in inspect.signature(init).parameters:
+        raise AttributeError("SpinCondition takes no busy_loop_s")
+
+    @functools.wraps(init)
+    def calm_init(self: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("busy_loop_s", WORKER_SPIN_S)
+        init(self, *args, **kwargs)
+
+    SpinCondition.__init__ = _patched(calm_init)
+    return f"workers spin {WORKER_SPIN_S * 1000:.0f} ms, then wait"
+
+
+def _patched(function: Any) -> Any:
+    function._contraflow_demo = True
+    return function
+
+
+def _is_patched(thing: object) -> bool:
+    return getattr(thing, "_contraflow_demo", False)
