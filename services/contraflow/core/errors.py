@@ -1,7 +1,7 @@
 """Domain errors. Each type carries one reason; reasons name what the caller should do.
 
 The reasons are the values of ``contraflow.v1.ErrorReason`` without their prefix. The
-status code of each reason is in ``contraflow.wire.errors``, the only such table.
+status code of each reason is in ``contraflow.runtime.grpc_errors``, the only such table.
 """
 
 from __future__ import annotations

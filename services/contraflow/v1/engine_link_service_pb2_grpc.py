@@ -54,7 +54,7 @@ class EngineLinkServiceServicer(object):
         back with growing delays.
 
         Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) if the first message is not Hello;
-        ABORTED (ENGINE_INCARNATION_STALE) if a later link has taken over.
+        FAILED_PRECONDITION (ENGINE_INCARNATION_STALE) if a later link has taken over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -87,7 +87,7 @@ def handle_to_proto(handle: Handle, engine_id: str, now: float) -> handle_pb2.Ha
         num_tokens=handle.num_tokens,
         num_blocks=handle.num_blocks,
         ttl=duration(handle.deadline - now),
-        state=handle_pb2.HandleState.Value(f"HANDLE_STATE_{handle.state}"),
+        state=f"HANDLE_STATE_{handle.state}",
         claim_id=handle.claim.claim_id if handle.claim else "",
         turn_id=handle.turn_id,
     )

@@ -1,0 +1,90 @@
+"""The interceptor that turns exceptions of async handlers into statuses."""
+
+from __future__ import annotations
+
+import inspect
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, NoReturn
+
+import grpc
+import structlog
+
+from contraflow.core.errors import ContraflowError, Internal
+from contraflow.runtime.grpc_errors import DETAILS_KEY, STATUS_CODES, CallFailed, to_status
+
+log = structlog.get_logger()
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Handler = Callable[[Any, Context], Any]
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """A domain error becomes its status and details; anything else INTERNAL with a request
+    id, under which the cause is logged. Cancellation and ``context.abort`` pass."""
+
+    def __init__(self, new_request_id: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
+        self._new_request_id = new_request_id
+
+    async def intercept_service(
+        self,
+        continuation: Callable[
+            [grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]
+        ],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """Wrap the one behaviour that the handler has."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return handler
+        kind = _kind(handler)
+        behaviour = getattr(handler, kind)
+        wrapped = self._wrap(behaviour, str(handler_call_details.method))
+        make = getattr(grpc, f"{kind}_rpc_method_handler")
+        rewrapped: grpc.RpcMethodHandler[Any, Any] = make(
+            wrapped, handler.request_deserializer, handler.response_serializer
+        )
+        return rewrapped
+
+    def _wrap(self, behaviour: Handler, method: str) -> Handler:
+        async def respond(request: Any, context: Context) -> Any:
+            try:
+                return await behaviour(request, context)
+            except grpc.aio.AbortError:
+                raise
+            except Exception as error:
+                await self._abort(error, method, context)
+
+        async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
+            try:
+                # Closed here and now when the caller leaves, not by the garbage collector.
+                async with aclosing(behaviour(request, context)) as responses:
+                    async for response in responses:
+                        yield response
+            except grpc.aio.AbortError:
+                raise
+            except Exception as error:
+                await self._abort(error, method, context)
+
+        if inspect.isasyncgenfunction(behaviour):
+            return stream
+        return respond if inspect.iscoroutinefunction(behaviour) else behaviour
+
+    async def _abort(self, error: Exception, method: str, context: Context) -> NoReturn:
+        if not isinstance(error, ContraflowError) or isinstance(error, CallFailed):
+            request_id = self._new_request_id()
+            log.error("request_failed", method=method, request_id=request_id, exc_info=error)
+            error = Internal("internal error", request_id=request_id)
+        status = to_status(error)
+        await context.abort(
+            STATUS_CODES[error.reason],
+            status.message,
+            ((DETAILS_KEY, status.SerializeToString()),),
+        )
+
+
+def _kind(handler: grpc.RpcMethodHandler[Any, Any]) -> str:
+    request = "stream" if handler.request_streaming else "unary"
+    response = "stream" if handler.response_streaming else "unary"
+    return f"{request}_{response}"

@@ -1,0 +1,49 @@
+"""A clock that stands still until it is told."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class ManualClock:
+    """Satisfies ``contraflow.runtime.clock.Clock``; sleepers wake when ``advance`` passes
+    their instant."""
+
+    def __init__(self, now: float = 1000.0, wall_ms: int = 1_700_000_000_000) -> None:
+        self._now = now
+        self._wall_ms = wall_ms
+        self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
+        self._armed = asyncio.Condition()
+
+    def now(self) -> float:
+        return self._now
+
+    def wall_ms(self) -> int:
+        return self._wall_ms
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sleepers.append((self._now + seconds, woken))
+        async with self._armed:
+            self._armed.notify_all()
+        await woken
+
+    async def wait_for_sleepers(self, count: int = 1) -> None:
+        """Return once at least ``count`` tasks sleep on this clock."""
+        async with self._armed:
+            await self._armed.wait_for(lambda: len(self._pending()) >= count)
+
+    def advance(self, seconds: float) -> None:
+        """Move on and wake whoever is due."""
+        self._now += seconds
+        self._wall_ms += round(seconds * 1000)
+        for due, woken in self._pending():
+            if due <= self._now:
+                woken.set_result(None)
+
+    def _pending(self) -> list[tuple[float, asyncio.Future[None]]]:
+        self._sleepers = [entry for entry in self._sleepers if not entry[1].done()]
+        return self._sleepers
