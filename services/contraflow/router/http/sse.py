@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from contraflow.router.http.json_splice import (
@@ -90,13 +90,23 @@ class SseFilter:
                 raise SseEventTooLarge(f"an event is longer than {self._limit} bytes")
 
     def _clean(self, events: bytes) -> bytes:
+        """Complete events, without transfer parameters."""
         if TRANSFER_NEEDLE not in events:
             return events
-        return b"".join([self._clean_event(event) for event in _split(events)])
+        out: list[bytes] = []
+        done = 0
+        for start, end in _holders(events):
+            event = events[start:end]
+            cleaned = self._clean_event(event)
+            if cleaned is not event:
+                out += (events[done:start], cleaned)
+                done = end
+        if not done:
+            return events
+        out.append(events[done:])
+        return b"".join(out)
 
     def _clean_event(self, event: bytes) -> bytes:
-        if TRANSFER_NEEDLE not in event:
-            return event
         lines = event.splitlines(keepends=True)
         data = [line for line in lines if line.startswith(_DATA)]
         payload = b"\n".join([line[len(_DATA) :].strip(b" \r\n") for line in data])
@@ -116,7 +126,14 @@ def _last_end(data: bytes) -> int:
     return max(at + len(end) if (at := data.rfind(end)) >= 0 else 0 for end in _ENDS)
 
 
-def _split(events: bytes) -> list[bytes]:
-    """Complete events, each with its separator."""
-    ends = [0, *(match.end() for match in _END.finditer(events)), len(events)]
-    return [events[start:end] for start, end in itertools.pairwise(ends)]
+def _holders(events: bytes) -> Iterator[tuple[int, int]]:
+    """Where the events lie that hold the needle."""
+    start = 0
+    at = events.find(TRANSFER_NEEDLE)
+    while at >= 0:
+        start = max(start, _last_end(events[start:at]) + start)
+        found = _END.search(events, at)
+        end = found.end() if found else len(events)
+        yield start, end
+        start = end
+        at = events.find(TRANSFER_NEEDLE, end)

@@ -32,14 +32,17 @@ class UpstreamConnection(asyncio.Protocol):
 
     __slots__ = (
         "_delimited_by_close", "_eof", "_gap", "_head_only", "_header_bytes", "_headers",
-        "_limits", "_parser", "_paused", "_poll", "_pool", "_response", "_reusable", "_transport",
-        "bytes_sent", "idle_since", "origin", "response_started", "reused", "usable",
+        "_limits", "_parser", "_paused", "_pieces", "_poll", "_pool", "_response", "_reusable",
+        "_transport", "bytes_sent", "idle_since", "on_body", "origin", "response_started",
+        "reused", "usable",
     )  # fmt: skip
 
     def __init__(self, origin: Origin, limits: ClientLimits, pool: OriginPool) -> None:
         self.origin = origin
         self._limits = limits
         self._pool = pool
+        self._pieces: list[bytes] = []
+        self.on_body = self._pieces.append  # called for every chunk: no Python frame in between
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._response: UpstreamResponse | None = None
         self._headers: list[HeaderPair] = []
@@ -155,7 +158,11 @@ class UpstreamConnection(asyncio.Protocol):
         self._gap += len(data)
         try:
             self._parser.feed_data(data)
+            if self._pieces:
+                self._hand_over()
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if self._pieces:
+                self._hand_over()
             cause = error.__context__
             self._broken(str(cause) if isinstance(cause, ValueError) else "malformed response")
             return
@@ -217,9 +224,12 @@ class UpstreamConnection(asyncio.Protocol):
         if self._head_only:
             response.finish()  # llhttp would wait for a body: the connection is not used again
 
-    def on_body(self, data: bytes) -> None:
+    def _hand_over(self) -> None:
+        """Give the response what the parser has found of its body."""
+        pieces, response = self._pieces, self._response
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
         self._gap = 0
-        response = self._response
         if response is None or response.complete:
             return
         waiting = response.received(data)
@@ -233,6 +243,8 @@ class UpstreamConnection(asyncio.Protocol):
         response, parser = self._response, self._parser
         if response is None or parser is None or not response.status or response.complete:
             return
+        if self._pieces:
+            self._hand_over()
         self._gap = 0
         self._reusable = parser.should_keep_alive()
         response.finish()
