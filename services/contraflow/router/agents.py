@@ -1,0 +1,164 @@
+"""Calls to agents: one pooled channel for each address, claims taken and given back."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import grpc
+import structlog
+
+from contraflow.core.chain import Proof
+from contraflow.core.errors import ContraflowError, Internal
+from contraflow.core.transfer_params import Params
+from contraflow.runtime.grpc_errors import TimedOut, Unreachable, domain_errors
+from contraflow.v1 import agent_service_pb2 as pb
+from contraflow.v1 import agent_service_pb2_grpc as pb_grpc
+from contraflow.wire.convert import duration, proof_from_proto
+from contraflow.wire.params import params_from_proto
+
+if TYPE_CHECKING:
+    from contraflow.v1.agent_service_pb2_grpc import AgentServiceAsyncStub
+
+log = structlog.get_logger()
+
+_RETURN_TIMEOUT_SECONDS = 5.0
+_OPTIONS = (
+    # A token proof takes 8 bytes a block: half a megabyte for a million tokens.
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+    # A node that comes back shall be asked again at once, not after minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    # A proxy from the environment has no business between parts of one cluster.
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A claim to ask for; ``hint_handle_id`` may be stale or empty."""
+
+    claim_id: str
+    tenant: str
+    session_key: str
+    engine_id: str
+    agent_address: str
+    hint_handle_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A claim granted: what the prefill engine needs for its pull."""
+
+    claim_id: str
+    engine_id: str
+    agent_address: str
+    handle_id: str
+    num_tokens: int
+    params: Params
+    proof: Proof
+
+
+class Agents:
+    """Claims handles and gives them back. Made inside a running event loop."""
+
+    def __init__(self, acquire_deadline: float, start_by: float) -> None:
+        """Seconds: the longest wait for a grant, and until when a granted read must start."""
+        self._deadline = acquire_deadline
+        self._start_by = duration(start_by)
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._returns: set[asyncio.Task[None]] = set()
+
+    async def acquire(self, wanted: Wanted) -> Claim:
+        """Claim the newest handle of a session.
+
+        Raises the owner's denial, Unreachable or TimedOut, each within the deadline. A claim
+        that may have been granted in vain (the answer came too late, can not be read, or the
+        caller was cancelled) is given back.
+        """
+        try:
+            return _claim(wanted, await self._acquire(wanted))
+        except BaseException as error:
+            if not isinstance(error, ContraflowError) or isinstance(error, TimedOut):
+                self.give_back(wanted.claim_id, wanted.engine_id, wanted.agent_address)
+            if isinstance(error, TimeoutError):
+                raise TimedOut("no answer", grpc.StatusCode.DEADLINE_EXCEEDED) from error
+            if isinstance(error, ValueError):
+                raise Internal("the grant can not be read") from error
+            raise
+
+    def give_back(self, claim_id: str, engine_id: str, agent_address: str) -> None:
+        """Return a claim, off the caller's path. Only where no read can have been started."""
+        task = asyncio.create_task(self._return(claim_id, engine_id, agent_address))
+        self._returns.add(task)
+        task.add_done_callback(self._returns.discard)
+
+    async def close(self) -> None:
+        """Finish what is being given back, then close the channels."""
+        if self._returns:
+            await asyncio.wait(set(self._returns), timeout=_RETURN_TIMEOUT_SECONDS)
+        for channel in self._channels.values():
+            await channel.close()
+        self._channels.clear()
+
+    async def _acquire(self, wanted: Wanted) -> pb.AcquireHandleResponse:
+        request = pb.AcquireHandleRequest(
+            claim_id=wanted.claim_id,
+            tenant=wanted.tenant,
+            session_key=wanted.session_key,
+            engine_id=wanted.engine_id,
+            hint_handle_id=wanted.hint_handle_id,
+            start_by=self._start_by,
+        )
+        with domain_errors():
+            # The call's own deadline travels to the agent; ours also bounds name resolution.
+            async with asyncio.timeout(self._deadline):
+                stub = self._stub(wanted.agent_address)
+                return await stub.AcquireHandle(request, timeout=self._deadline)
+
+    async def _return(self, claim_id: str, engine_id: str, agent_address: str) -> None:
+        request = pb.ReturnClaimRequest(claim_id=claim_id, engine_id=engine_id)
+        try:
+            with domain_errors():
+                stub = self._stub(agent_address)
+                await stub.ReturnClaim(
+                    request, timeout=_RETURN_TIMEOUT_SECONDS, wait_for_ready=True
+                )
+            outcome = "RETURNED"
+        except ContraflowError as error:
+            # It ends by itself at its start_by.
+            outcome = denial_of(error)
+        log.info("claim_returned", claim_id=claim_id, engine_id=engine_id, outcome=outcome)
+
+    def _stub(self, address: str) -> AgentServiceAsyncStub:
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+            self._channels[address] = channel
+        return pb_grpc.AgentServiceStub(channel)
+
+
+def _claim(wanted: Wanted, response: pb.AcquireHandleResponse) -> Claim:
+    """Raises ValueError if a parameter is not JSON."""
+    return Claim(
+        claim_id=wanted.claim_id,
+        engine_id=wanted.engine_id,
+        agent_address=wanted.agent_address,
+        handle_id=response.handle.handle_id,
+        num_tokens=response.handle.num_tokens,
+        params=params_from_proto(response.transfer_params),
+        proof=proof_from_proto(response.proof),
+    )
+
+
+def denial_of(error: Exception) -> str:
+    """A short name for why nothing was claimed: the owner's reason, or what ailed the call."""
+    if isinstance(error, TimedOut):
+        return "TIMEOUT"
+    if isinstance(error, Unreachable):
+        return "UNREACHABLE"
+    return str(error.reason) if isinstance(error, ContraflowError) else "INTERNAL"

@@ -1,0 +1,72 @@
+"""The router as one object: everything between the two listeners and the fleet."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+from contraflow.core.fleet import Session
+from contraflow.core.plan import Policy
+from contraflow.router.affinity import Homes, Load
+from contraflow.router.agents import Agents
+from contraflow.router.config import RouterConfig
+from contraflow.router.http import UpstreamClient
+from contraflow.router.legs import Legs
+from contraflow.router.metrics import RouterMetrics
+from contraflow.router.planning import Planner
+from contraflow.router.routes import Routes
+from contraflow.router.servicer import RouterServicer
+from contraflow.router.tenancy import Tenancy
+from contraflow.router.turn import Turns
+from contraflow.runtime.clock import Clock
+from contraflow.runtime.fleet_replica import FleetReplica
+
+
+def new_id() -> str:
+    """32 hex digits."""
+    return uuid.uuid4().hex
+
+
+class RouterApp:
+    """Made inside a running event loop. ``routes`` serve HTTP, ``servicer`` gRPC."""
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        secret: bytes,
+        replica: FleetReplica,
+        clock: Clock,
+        ids: Callable[[], str] = new_id,
+    ) -> None:
+        self.metrics = RouterMetrics()
+        self.tenancy = Tenancy({name: t.api_keys for name, t in config.tenants.items()})
+        self.homes = Homes(config.max_affinities)
+        self._client = UpstreamClient(config.engines)
+        self._agents = Agents(config.acquire_deadline_seconds, config.claim_start_by_seconds)
+        load = Load()
+        planner = Planner(
+            replica, self.homes, load, Policy(config.recompute_threshold_tokens), clock
+        )
+        turns = Turns(
+            secret=secret,
+            tenancy=self.tenancy,
+            planner=planner,
+            agents=self._agents,
+            legs=Legs(self._client, config.engine_api_key, config.decode_timeout_seconds),
+            homes=self.homes,
+            load=load,
+            metrics=self.metrics,
+            clock=clock,
+            new_id=ids,
+        )
+        self.routes = Routes(turns, replica, self.tenancy, self.metrics)
+        self.servicer = RouterServicer(secret, planner, replica)
+        replica.on_session(self._session_published)
+
+    async def close(self) -> None:
+        """Give back what is owed, then drop all connections."""
+        await self._agents.close()
+        self._client.close()
+
+    def _session_published(self, session: Session) -> None:
+        self.homes.forget(session.session_key)

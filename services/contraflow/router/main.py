@@ -1,0 +1,66 @@
+"""The router process: config, app, listeners, one task group, a graceful stop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import structlog
+
+from contraflow.router.app import RouterApp
+from contraflow.router.config import RouterConfig, cluster_secret
+from contraflow.router.http import HttpServer, ListenError
+from contraflow.router.servicer import SERVICE
+from contraflow.runtime import logging
+from contraflow.runtime.address import Address
+from contraflow.runtime.clock import SystemClock
+from contraflow.runtime.config import ConfigError, load
+from contraflow.runtime.directory_client import DirectoryClient
+from contraflow.runtime.fleet_replica import FleetReplica
+from contraflow.runtime.grpc_server import GrpcServer, Limits
+from contraflow.runtime.supervise import notify_ready, run_service, run_until_signal
+from contraflow.v1.router_service_pb2_grpc import add_RouterServiceServicer_to_server
+
+log = structlog.get_logger()
+
+
+def run(config_path: Path) -> int:
+    """Run until SIGTERM or SIGINT; returns the exit status (2: can not run as configured)."""
+    return run_service(lambda: serve(config_path))
+
+
+async def serve(config_path: Path) -> None:
+    """Raises ConfigError before anything is served."""
+    config = load(config_path, RouterConfig)
+    secret = cluster_secret(config)
+    logging.configure("router", config.log_level)
+    clock = SystemClock()
+    replica = FleetReplica(clock)
+    app = RouterApp(config, secret, replica, clock)
+    directory = DirectoryClient(config.directory, clock)
+    http = HttpServer(app.routes.handle, limits=config.http)
+    grpc = GrpcServer("router", Limits())
+    grpc.add(add_RouterServiceServicer_to_server, app.servicer, SERVICE)
+    try:
+        grpc_address = grpc.listen(config.grpc_listen)
+        address = await _listen(http, config.listen)
+        await grpc.start()
+        log.info("serving", http=str(address), grpc=str(grpc_address))
+        if app.tenancy.open:
+            log.warning("no_tenants_configured", effect="requests are not authenticated")
+        notify_ready()
+        await run_until_signal(directory.follow(replica))
+        log.info("stopping", grace_seconds=config.drain_deadline_seconds)
+        app.routes.draining = True
+        cut = await http.shutdown(config.drain_deadline_seconds)
+        log.info("stopped", connections_cut=cut)
+    finally:
+        await grpc.stop(0)
+        await app.close()
+        await directory.close()
+
+
+async def _listen(http: HttpServer, address: Address) -> Address:
+    try:
+        return Address(host=address.host, port=await http.listen(address.host, address.port))
+    except ListenError as error:
+        raise ConfigError(str(error)) from error

@@ -1,0 +1,83 @@
+"""The router's metrics: their names, and how a finished turn shows in them."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry
+
+from contraflow.router.report import TurnReport
+from contraflow.runtime import metrics as make
+from contraflow.runtime.metric_names import Metric
+
+_SECONDS = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    120.0, 300.0,
+)  # fmt: skip
+
+TURNS = Metric(
+    "contraflow_router_turns",
+    "Finished turns by status, plan and, where a claim was denied, why.",
+    ("status", "decision", "reason", "denial"),
+)
+STAGE_SECONDS = Metric(
+    "contraflow_router_stage_seconds",
+    "Duration of a stage: acquire, prefill, ttft (to the first byte of the answer), total.",
+    ("stage",),
+    _SECONDS,
+)
+PROMPT_TOKENS = Metric(
+    "contraflow_router_prompt_tokens",
+    "Prompt tokens of prefill legs by source, as the connectors report: pulled, local, computed.",
+    ("source",),
+)
+PULLS = Metric("contraflow_router_pulls", "Pulls by outcome, as connectors report.", ("outcome",))
+PULLED_BYTES = Metric("contraflow_router_pulled_bytes", "Bytes pulled by prefill engines.")
+RETRIES = Metric(
+    "contraflow_router_prefill_retries",
+    "Prefill legs that failed with a handle and were sent again without.",
+)
+ERRORS = Metric(
+    "contraflow_router_errors",
+    "Requests that ended in an error of this router: answered with it, cut off, or left.",
+    ("kind",),
+)
+IN_FLIGHT = Metric("contraflow_router_turns_in_flight", "Turns that run now.")
+VIEW_ENGINES = Metric("contraflow_router_view_engines", "Engines in the view.")
+VIEW_SESSIONS = Metric("contraflow_router_view_sessions", "Session records in the view.")
+VIEW_AGE = Metric("contraflow_router_view_age_seconds", "Time since the directory was last heard.")
+
+
+class RouterMetrics:
+    """All metrics of one router, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._turns = make.counter(self.registry, TURNS)
+        self._stages = make.histogram(self.registry, STAGE_SECONDS)
+        self._tokens = make.counter(self.registry, PROMPT_TOKENS)
+        self._pulls = make.counter(self.registry, PULLS)
+        self._bytes = make.counter(self.registry, PULLED_BYTES)
+        self._retries = make.counter(self.registry, RETRIES)
+        self._errors = make.counter(self.registry, ERRORS)
+        self.in_flight = make.gauge(self.registry, IN_FLIGHT)
+        self.view_engines = make.gauge(self.registry, VIEW_ENGINES)
+        self.view_sessions = make.gauge(self.registry, VIEW_SESSIONS)
+        self.view_age = make.gauge(self.registry, VIEW_AGE)
+
+    def turn_finished(self, report: TurnReport) -> None:
+        """Count a turn, whatever its end."""
+        status = str(report.status or "disconnected")
+        self._turns.labels(status, report.decision, report.reason, report.denial).inc()
+        for stage, seconds in report.seconds.items():
+            self._stages.labels(stage).observe(seconds)
+        if report.retried:
+            self._retries.inc()
+        if report.pull is not None:
+            self._pulls.labels(report.pull.outcome).inc()
+            self._bytes.inc(max(0, report.pull.bytes))
+            self._tokens.labels("pulled").inc(max(0, report.pull.pulled_tokens))
+            self._tokens.labels("local").inc(max(0, report.pull.local_tokens))
+            self._tokens.labels("computed").inc(max(0, report.pull.computed_tokens))
+
+    def error(self, kind: str) -> None:
+        """Count an error that a client got to see, or a client that left."""
+        self._errors.labels(kind).inc()

@@ -1,0 +1,66 @@
+"""Plans of this router: the core's plan over the present view, affinities and load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from contraflow.core.errors import NoEligibleEngine
+from contraflow.core.fleet import Engine, Role
+from contraflow.core.plan import Plan, Policy, TurnRequest, plan_turn
+from contraflow.router.affinity import Homes, Load
+from contraflow.router.http import ApiError
+from contraflow.runtime.clock import Clock
+from contraflow.runtime.fleet_replica import FleetReplica
+
+_RETRY_AFTER = ((b"retry-after", b"1"),)
+
+
+class Planner:
+    """Plans turns as of now."""
+
+    def __init__(
+        self, replica: FleetReplica, homes: Homes, load: Load, policy: Policy, clock: Clock
+    ) -> None:
+        self.policy = policy
+        self._replica = replica
+        self._homes = homes
+        self._load = load
+        self._clock = clock
+
+    def plan(self, request: TurnRequest) -> Plan:
+        """Raises NoEligibleEngine."""
+        return plan_turn(
+            self._replica.view(self._homes.by_key),
+            request,
+            self._load.by_engine,
+            self.policy,
+            self._clock.now(),
+        )
+
+    def plan_for_client(self, request: TurnRequest) -> Plan:
+        """As ``plan``. Raises ApiError: 404 for a model that no engine serves, else 503."""
+        try:
+            return self.plan(request)
+        except NoEligibleEngine as error:
+            known = served_models(self._replica.engines.values())
+            if known and request.model not in known:
+                message = f"The model `{request.model}` does not exist."
+                raise ApiError(404, message, param="model") from error
+            raise ApiError(503, f"{error}; try again later.", headers=_RETRY_AFTER) from error
+
+    def default_model(self) -> str:
+        """For a request that names none: vLLM takes what it serves first, and so do we."""
+        engines = sorted(self._replica.engines.values(), key=lambda engine: engine.engine_id)
+        return next((engine.served_models[0] for engine in engines if engine.served_models), "")
+
+
+def served_models(engines: Iterable[Engine]) -> dict[str, str]:
+    """Served names to the weights behind them, sorted."""
+    names = {name: engine.model for engine in engines for name in engine.served_models}
+    return dict(sorted(names.items()))
+
+
+def missing_roles(engines: Iterable[Engine]) -> list[str]:
+    """Roles that no engine in the view fills at present."""
+    present = {engine.role for engine in engines if not engine.draining}
+    return [role.value for role in Role if role not in present]

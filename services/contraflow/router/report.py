@@ -1,0 +1,94 @@
+"""What became of a turn: the ``x-contraflow`` response header and the line in the log."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from contraflow.core.instructions import Pull
+
+HEADER = b"x-contraflow"
+_UNSAFE = re.compile(r"[^A-Za-z0-9._:/@+-]")
+
+
+@dataclass(slots=True)
+class TurnReport:
+    """Filled while the turn runs. Times are in seconds, from the arrival of the request.
+
+    ``denial`` is a reason of the owner, TIMEOUT or UNREACHABLE. ``retried`` is true if the
+    prefill leg failed with a handle and was sent again without.
+    """
+
+    turn_id: str
+    request_id: str
+    tenant: str = ""
+    session_key: str = ""
+    model: str = ""
+    decision: str = ""
+    reason: str = ""
+    denial: str = ""
+    prefill: str = ""
+    decode: str = ""
+    offered_tokens: int = 0
+    retried: bool = False
+    pull: Pull | None = None
+    status: int = 0
+    error: str = ""
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def header(self) -> tuple[bytes, bytes]:
+        """The header to the client: ``name=value`` pairs, empty ones left out."""
+        pairs: dict[str, object] = {
+            "turn": self.turn_id,
+            "decision": self.decision,
+            "reason": self.reason,
+            "denial": self.denial,
+            "retried": int(self.retried) or "",
+            **self._tokens(),
+            "prefill": self.prefill,
+            "decode": self.decode,
+        }
+        text = "; ".join(
+            f"{name}={_UNSAFE.sub('_', str(value))}" for name, value in pairs.items() if value != ""
+        )
+        return HEADER, text.encode()
+
+    def log_fields(self) -> dict[str, Any]:
+        """One event of the log. Ids, counts and times only."""
+        return {
+            "turn_id": self.turn_id,
+            "request_id": self.request_id,
+            "tenant": self.tenant,
+            "session_key": self.session_key,
+            "model": self.model,
+            "status": self.status,
+            "decision": self.decision,
+            "reason": self.reason,
+            "denial": self.denial,
+            "retried": self.retried,
+            "prefill": self.prefill,
+            "decode": self.decode,
+            "offered_tokens": self.offered_tokens,
+            **self._tokens(),
+            **{f"{name}_ms": round(value * 1e3, 2) for name, value in self.seconds.items()},
+            **({"error": self.error} if self.error else {}),
+        }
+
+    def _tokens(self) -> dict[str, object]:
+        pull = self.pull
+        if pull is None:
+            return {}
+        return {
+            "pulled": pull.pulled_tokens,
+            "local": pull.local_tokens,
+            "computed": pull.computed_tokens,
+            "outcome": pull.outcome,
+            "bytes": pull.bytes,
+        }
+
+
+def parse_header(text: str) -> dict[str, str]:
+    """The pairs of an ``x-contraflow`` header."""
+    pairs = (part.strip().partition("=") for part in text.split(";"))
+    return {name: value for name, found, value in pairs if found}
