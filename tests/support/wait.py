@@ -12,7 +12,7 @@ async def until(condition: Callable[[], bool], what: str, within: float = DEADLI
     """Poll ``condition``; AssertionError naming ``what`` if it does not hold in time."""
     try:
         async with asyncio.timeout(within):
-            while not condition():
+            while not condition():  # noqa: ASYNC110 -- conditions of other processes
                 await asyncio.sleep(0.01)
     except TimeoutError:
         raise AssertionError(f"not within {within} s: {what}") from None
