@@ -28,3 +28,19 @@ DIRECTORY_WATCHERS = Metric("contraflow_directory_watchers", "Open Watch calls."
 DIRECTORY_WATCHERS_CUT = Metric(
     "contraflow_directory_watchers_cut", "Watch calls ended because their reader was too slow."
 )
+
+AGENT_ENGINES = Metric("contraflow_agent_engines", "Engines with a live link.")
+AGENT_HANDLES = Metric("contraflow_agent_handles", "Live handles of the attached engines.")
+AGENT_ACQUIRE_SECONDS = Metric(
+    "contraflow_agent_acquire_seconds",
+    "Time of an acquire at the agent, by GRANTED or the reason of its denial.",
+    ("outcome",),
+    (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5),
+)
+AGENT_PULLS = Metric("contraflow_agent_pulls", "Pulls that engines reported.", ("outcome",))
+AGENT_PULL_TOKENS = Metric(
+    "contraflow_agent_pull_tokens",
+    "Tokens of reported pulls: offered, proven, local, pulled, computed.",
+    ("kind",),
+)
+AGENT_PULL_BYTES = Metric("contraflow_agent_pull_bytes", "Bytes that reported pulls moved.")

@@ -1,0 +1,223 @@
+"""One engine incarnation at this agent: its handles, its claims, and the link when there is one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import structlog
+
+from contraflow.agent.claims import ClaimBook, ClaimRecord
+from contraflow.agent.codec import (
+    Granted,
+    Introduction,
+    acquire_order,
+    denial_error,
+    handle_from_proto,
+    release_order,
+    return_order,
+)
+from contraflow.agent.link import Answer, EngineLink, Event, Reply
+from contraflow.agent.mirror import HandleMirror, MirroredHandle
+from contraflow.core.errors import (
+    ContraflowError,
+    EngineIncarnationStale,
+    EngineNotAttached,
+    EngineUnresponsive,
+    Internal,
+)
+from contraflow.core.fleet import Engine
+from contraflow.core.handle import ClaimRequest
+from contraflow.runtime.clock import Clock
+from contraflow.v1 import engine_link_service_pb2 as link_pb
+from contraflow.v1 import handle_pb2
+
+log = structlog.get_logger()
+
+AnswerT = TypeVar("AnswerT", bound=Answer)
+
+PullObserver = Callable[[str, handle_pb2.PullReport], None]
+"""Gets the name of the outcome and the report."""
+
+
+class Attachment:
+    """What is kept of one incarnation, across its links. Confined to the event loop."""
+
+    def __init__(self, engine: Engine, clock: Clock, observe_pull: PullObserver) -> None:
+        self.engine = engine
+        self.mirror = HandleMirror()
+        self.pulls: Counter[str] = Counter()
+        self.changed = asyncio.Event()
+        """Set when the mirror may have changed; whoever publishes clears it."""
+        self._link: EngineLink | None = None
+        self._claims = ClaimBook()
+        self._clock = clock
+        self._observe_pull = observe_pull
+
+    @property
+    def link(self) -> EngineLink | None:
+        """The live link."""
+        return self._link
+
+    def linked(self, link: EngineLink, hello: Introduction) -> None:
+        """A link begins and brings the whole handle table. An older link ends."""
+        if self._link is not None:
+            self._link.end(EngineIncarnationStale("a later link has taken over"))
+        self._link = link
+        self.engine = hello.engine
+        self.mirror.replace(hello.handles)
+        claims = [handle.claim_id for handle in self.mirror.live() if handle.claim_id]
+        for record in self._claims.reconcile(claims):
+            self._give_back(record)
+        self.changed.set()
+
+    def unlinked(self, link: EngineLink) -> bool:
+        """A link has ended; False if a later one had taken over."""
+        if self._link is not link:
+            return False
+        self._link = None
+        return True
+
+    async def acquire(self, request: ClaimRequest, timeout: float) -> Granted:
+        """Ask the engine for a claim. Raises its denial, EngineUnresponsive after ``timeout``
+        seconds, or EngineNotAttached.
+
+        Whoever leaves before the answer, by timeout or cancellation, leaves the claim to be
+        given back.
+        """
+        record = self._claims.open(request, self._clock.now())
+        record.waiting += 1
+        try:
+            reply = self._live_link().call(lambda call_id: acquire_order(call_id, request))
+            record.in_flight += 1
+            reply.add_done_callback(partial(self._acquired, record))
+            granted = self._granted(await _within(timeout, reply, link_pb.AcquireResult), record)
+            record.delivered = True
+            return granted
+        finally:
+            record.waiting -= 1
+            self._settle(record)
+
+    async def return_claim(self, claim_id: str, timeout: float) -> None:
+        """Give a claim back unread. Raises ClaimNotFound, EngineUnresponsive, EngineNotAttached."""
+        self._claims.proven_unread(claim_id)
+        reply = self._live_link().call(lambda call_id: return_order(call_id, claim_id))
+        result = await _within(timeout, reply, link_pb.ReturnResult)
+        self._claims.ended(claim_id)
+        if result.HasField("denial"):
+            raise denial_error(result.denial)
+
+    async def release(self, handle_ids: list[str], timeout: float) -> list[str]:
+        """Free retained handles; returns those that will be free.
+
+        Raises EngineUnresponsive, EngineNotAttached.
+        """
+        reply = self._live_link().call(lambda call_id: release_order(call_id, handle_ids))
+        result = await _within(timeout, reply, link_pb.ReleaseResult)
+        return list(result.handle_ids)
+
+    def on_event(self, event: Event) -> None:
+        """What the engine says unasked."""
+        if isinstance(event, link_pb.HandleUpdate):
+            handle = handle_from_proto(event.handle, self._clock.now())
+            if handle is not None and handle.engine_id == self.engine.engine_id:
+                self._update(handle)
+            return
+        outcome = _outcome_name(event.outcome)
+        self.pulls[outcome] += 1
+        self._observe_pull(outcome, event)
+        log.info(
+            "pull_reported",
+            engine_id=self.engine.engine_id,
+            turn_id=event.turn_id,
+            outcome=outcome,
+            pulled_tokens=event.pulled_tokens,
+        )
+
+    def expire(self) -> None:
+        """Drop handles whose lease has run out."""
+        for handle in self.mirror.expire(self._clock.now()):
+            self._claims.ended(handle.claim_id)
+
+    def _live_link(self) -> EngineLink:
+        if self._link is None:
+            raise EngineNotAttached("the engine has no live link to this agent")
+        return self._link
+
+    def _update(self, handle: MirroredHandle) -> None:
+        before = self.mirror.apply(handle)
+        if before is not None and before.claim_id and before.claim_id != handle.claim_id:
+            self._claims.ended(before.claim_id)
+        self.changed.set()
+
+    def _granted(self, result: link_pb.AcquireResult, record: ClaimRecord) -> Granted:
+        if result.HasField("denial"):
+            raise denial_error(result.denial)
+        now = self._clock.now()
+        handle = handle_from_proto(result.grant.handle, now)
+        if handle is None:
+            raise Internal("the engine's grant names no handle")
+        if record.start_left(now) <= 0:
+            raise EngineUnresponsive("the engine answered when the claim was over")
+        self._update(handle)
+        return Granted(
+            handle,
+            result.grant.transfer_params,
+            result.grant.proof,
+            start_by=record.start_left(now),
+            hold_until=record.hold_left(now),
+        )
+
+    def _acquired(self, record: ClaimRecord, reply: Reply) -> None:
+        # Runs before whoever awaits the reply: it was added first.
+        record.in_flight -= 1
+        if reply.exception() is not None or _is_grant(reply.result()):
+            record.possible = True
+        self._settle(record)
+
+    def _settle(self, record: ClaimRecord) -> None:
+        if not record.abandoned:
+            return
+        if record.possible:
+            self._give_back(record)
+        else:
+            self._claims.discard(record)
+
+    def _give_back(self, record: ClaimRecord) -> None:
+        # Without a link the record stays: the next Hello tells whether the claim lives.
+        if self._link is None:
+            return
+        try:
+            reply = self._link.call(lambda call_id: return_order(call_id, record.claim_id))
+        except ContraflowError as error:
+            log.warning("claim_not_returned", claim_id=record.claim_id, reason=error.reason)
+            return
+        log.info("late_claim_returned", claim_id=record.claim_id)
+        reply.add_done_callback(partial(self._given_back, record))
+
+    def _given_back(self, record: ClaimRecord, reply: Reply) -> None:
+        if reply.exception() is None:
+            self._claims.discard(record)
+
+
+async def _within(timeout: float, reply: Reply, kind: type[AnswerT]) -> AnswerT:
+    await asyncio.wait((reply,), timeout=timeout)
+    if not reply.done():
+        raise EngineUnresponsive("the engine did not answer in time")
+    answer = reply.result()
+    if not isinstance(answer, kind):
+        raise Internal("the engine gave another answer than the one asked for")
+    return answer
+
+
+def _is_grant(answer: Answer) -> bool:
+    return isinstance(answer, link_pb.AcquireResult) and answer.HasField("grant")
+
+
+def _outcome_name(number: int) -> str:
+    if number not in handle_pb2.PullOutcome.values():
+        return f"UNKNOWN_{number}"
+    return handle_pb2.PullOutcome.Name(number).removeprefix("PULL_OUTCOME_")

@@ -1,0 +1,179 @@
+"""One engine in the directory: registered, renewed, its sessions published."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+import structlog
+
+from contraflow.agent.attachment import Attachment
+from contraflow.agent.publisher import Publication, Withdrawal, sessions_of
+from contraflow.core.errors import (
+    ContraflowError,
+    EngineIdReused,
+    InvalidArgument,
+    RegistrationNotFound,
+)
+from contraflow.core.fleet import Engine, Session
+from contraflow.runtime.backoff import Backoff
+from contraflow.runtime.clock import Clock
+from contraflow.runtime.directory_client import Registration
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+BATCH = 100
+"""Records in one call to the directory."""
+_LONGEST_HEALTH_DELAY = 1.0  # seconds between probes of an engine that is starting
+
+
+class Directory(Protocol):
+    """What of ``runtime.directory_client.DirectoryClient`` is needed here."""
+
+    async def register(self, engine: Engine, ttl: float) -> Registration: ...
+    async def renew(self, registration_id: str) -> Registration: ...
+    async def deregister(self, registration_id: str) -> None: ...
+    async def publish(
+        self, registration_id: str, sessions: Sequence[Session]
+    ) -> list[ContraflowError | None]: ...
+    async def withdraw(self, ended: Sequence[tuple[str, str]]) -> list[ContraflowError | None]: ...
+
+
+class EngineRegistration:
+    """``run`` it while the engine is attached. What it has published it remembers in between,
+    so that an engine back within the TTL continues its registration."""
+
+    def __init__(
+        self,
+        attachment: Attachment,
+        directory: Directory,
+        clock: Clock,
+        *,
+        is_healthy: Callable[[str], Awaitable[bool]],
+        agent_address: str,
+        ttl: float,
+        on_id_reused: Callable[[str], None],
+    ) -> None:
+        self._attachment = attachment
+        self._directory = directory
+        self._clock = clock
+        self._is_healthy = is_healthy
+        self._agent_address = agent_address
+        self._ttl = ttl
+        self._on_id_reused = on_id_reused
+        self._publication = Publication()
+        self._registration: Registration | None = None
+        self._registered: Engine | None = None
+        self._renew_at = 0.0
+
+    async def run(self) -> None:
+        """Keep the directory current until cancelled, through every failure of it."""
+        if self._registration is None:
+            await self._until_healthy()
+        backoff = Backoff(maximum=self._ttl / 3)
+        while True:
+            try:
+                registration_id = await self._hold_lease()
+                await self._publish(registration_id)
+            except ContraflowError as error:
+                self._note(error)
+                await self._clock.sleep(backoff.next())
+            else:
+                backoff.reset()
+                await self._until_due()
+
+    async def end(self) -> None:
+        """Take the engine out of the directory, if it answers; else the lease runs out."""
+        registration, self._registration = self._registration, None
+        self._publication.forget()
+        if registration is None:
+            return
+        try:
+            await self._directory.deregister(registration.registration_id)
+        except ContraflowError as error:
+            self._note(error)
+
+    async def _until_healthy(self) -> None:
+        backoff = Backoff(maximum=_LONGEST_HEALTH_DELAY)
+        while not await self._is_healthy(self._attachment.engine.endpoint):
+            await self._clock.sleep(backoff.next())
+
+    async def _hold_lease(self) -> str:
+        engine = replace(self._attachment.engine, agent_address=self._agent_address)
+        registration = self._registration
+        if registration is None or engine != self._registered:
+            # Forgotten first: cancelled in the call, we would not know which lease counts.
+            # Records of an earlier lease end with it.
+            self._registration = None
+            self._publication.forget()
+            registration = await self._directory.register(engine, self._ttl)
+            self._registered = engine
+            log.info("engine_registered", engine_id=engine.engine_id, ttl=registration.ttl)
+        elif self._clock.now() >= self._renew_at:
+            registration = await self._directory.renew(registration.registration_id)
+        else:
+            return registration.registration_id
+        self._registration = registration
+        self._renew_at = registration.expires_at - registration.ttl * 2 / 3
+        return registration.registration_id
+
+    async def _publish(self, registration_id: str) -> None:
+        self._attachment.changed.clear()
+        self._attachment.expire()
+        newest = self._attachment.mirror.newest_by_session()
+        changes = self._publication.changes(sessions_of(newest, self._agent_address))
+        for sessions in _batches(changes.publish):
+            self._publication.sending(sessions)
+            self._take(sessions, await self._directory.publish(registration_id, sessions))
+        for withdrawals in _batches(changes.withdraw):
+            self._drop(withdrawals, await self._directory.withdraw(withdrawals))
+
+    def _take(self, sessions: list[Session], outcomes: list[ContraflowError | None]) -> None:
+        failed: ContraflowError | None = None
+        for session, error in zip(sessions, outcomes, strict=False):
+            if isinstance(error, InvalidArgument):
+                log.error("session_refused", session_key=session.session_key, error=str(error))
+            if error is None or isinstance(error, InvalidArgument):
+                self._publication.settled(session)
+            else:
+                failed = error
+        if failed is not None:
+            raise failed
+
+    def _drop(self, withdrawals: list[Withdrawal], outcomes: list[ContraflowError | None]) -> None:
+        failed: ContraflowError | None = None
+        for withdrawal, error in zip(withdrawals, outcomes, strict=False):
+            if error is None or isinstance(error, InvalidArgument):
+                self._publication.withdrawn(withdrawal)
+            else:
+                failed = error
+        if failed is not None:
+            raise failed
+
+    def _note(self, error: ContraflowError) -> None:
+        engine_id = self._attachment.engine.engine_id
+        if isinstance(error, RegistrationNotFound):
+            self._registration = None
+            self._publication.forget()
+            log.info("registration_lapsed", engine_id=engine_id)
+            return
+        if isinstance(error, EngineIdReused):
+            self._on_id_reused(engine_id)
+        log.warning("directory_failed", engine_id=engine_id, reason=error.reason, error=str(error))
+
+    async def _until_due(self) -> None:
+        due = self._clock.sleep(self._renew_at - self._clock.now())
+        waits = [asyncio.ensure_future(due), asyncio.ensure_future(self._attachment.changed.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+
+def _batches(items: list[T]) -> Iterator[list[T]]:
+    for start in range(0, len(items), BATCH):
+        yield items[start : start + BATCH]
