@@ -29,12 +29,12 @@ class AgentConfig(Config, frozen=True):
 
     listen: Address
     """Where AgentService is served: ``host:port`` or ``[v6]:port``."""
-    advertise_address: Address | None = None
-    """What routers dial to reach ``listen``, as the directory tells them; ``listen`` if unset."""
     link_socket: Address
     """``unix:/path`` of EngineLinkService. The folder must be the agent's own, mode 0700."""
     directory: Annotated[list[Address], msgspec.Meta(min_length=1)]
     """gRPC targets of the directory's replicas."""
+    advertise_address: Address | None = None
+    """What routers dial to reach ``listen``, as the directory tells them; ``listen`` if unset."""
     claim: ClaimConfig = ClaimConfig()
     """Table ``[claim]``."""
     liveness_ttl_seconds: Seconds = 10.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 import structlog
 
@@ -101,7 +101,7 @@ class EngineLink:
 
     async def orders(
         self, requests: AsyncIterator[pb.AttachRequest], on_event: Callable[[Event], None]
-    ) -> AsyncIterator[pb.AttachResponse]:
+    ) -> AsyncGenerator[pb.AttachResponse, None]:
         """What to send, Welcome first, until the engine hangs up.
 
         Hears ``requests`` meanwhile. Raises what ``end`` was given.

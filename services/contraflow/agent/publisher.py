@@ -78,6 +78,12 @@ class Publication:
             self._held.pop(session.session_key, None)
             self._possible[session.session_key] = names | {session.handle_id}
 
+    def withdrawing(self, withdrawals: Iterable[Withdrawal]) -> None:
+        """Removals are on their way. Until the answer is in, the record may be there or not."""
+        for withdrawal in withdrawals:
+            if held := self._held.pop(withdrawal.session_key, None):
+                self._possible.setdefault(held.session_key, set()).add(held.handle_id)
+
     def settled(self, session: Session) -> None:
         """The directory has taken the record, or refused it for good."""
         self._held[session.session_key] = session
@@ -86,9 +92,6 @@ class Publication:
     def withdrawn(self, withdrawal: Withdrawal) -> None:
         """The directory no longer holds a record that names this handle."""
         key = withdrawal.session_key
-        held = self._held.get(key)
-        if held is not None and held.handle_id == withdrawal.handle_id:
-            del self._held[key]
         possible = self._possible.get(key)
         if possible is not None:
             possible.discard(withdrawal.handle_id)

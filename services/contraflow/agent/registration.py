@@ -129,6 +129,7 @@ class EngineRegistration:
             self._publication.sending(sessions)
             self._take(sessions, await self._directory.publish(registration_id, sessions))
         for withdrawals in _batches(changes.withdraw):
+            self._publication.withdrawing(withdrawals)
             self._drop(withdrawals, await self._directory.withdraw(withdrawals))
 
     def _take(self, sessions: list[Session], outcomes: list[ContraflowError | None]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -121,7 +121,7 @@ class EngineLinkServicer(EngineLinkServiceServicer):
 
     async def Attach(
         self, request_iterator: Any, context: Context
-    ) -> AsyncIterator[link_pb.AttachResponse]:
+    ) -> AsyncGenerator[link_pb.AttachResponse, None]:
         """One link of one engine."""
         requests = aiter(request_iterator)
         first: link_pb.AttachRequest | None = await anext(requests, None)
