@@ -3,15 +3,15 @@
 A vLLM general plugin, loaded in every process of an engine. It does nothing unless the environment
 says `CONTRAFLOW_DEMO_CALM=1`. It changes when threads run, never what is computed or transferred:
 
-- AMX: asks the kernel for tile permission early. Otherwise a bf16 engine dies of SIGILL if the first
-  batch of its life is a decode, as it is on a decode node.
+- AMX: asks the kernel for tile permission early. Otherwise a bf16 engine dies of SIGILL if the
+  first batch of its life is a decode, as it is on a decode node.
 - NIXL: its progress thread polls without pause, a core per engine. It pauses between polls instead.
 - Engine loop: an engine that waits for or retains remote KV steps without pause. It sleeps after a
   step in which nothing ran.
 - Worker: spins on shared memory for a second after each message. It goes to sleep sooner.
 
-Each patch logs one line. Where another version of vLLM or NIXL lacks what a patch expects, a warning
-says so and the engine stays as it is.
+Each patch logs one line. Where another version of vLLM or NIXL lacks what a patch expects, a
+warning says so and the engine stays as it is.
 """
 
 from __future__ import annotations
