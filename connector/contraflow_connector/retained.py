@@ -1,0 +1,101 @@
+"""The owner's side: the handle table, shared by the scheduler thread and the link thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+from contraflow.core.chain import Proof
+from contraflow.core.handle import ClaimRequest, Handle, HandleTable, State
+
+Sink = Callable[[Handle], None]
+
+
+class Retained:
+    """A HandleTable behind one short lock, and what it owes the worker half.
+
+    ``clock`` is the clock of the handles' deadlines, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self._lock = threading.Lock()
+        self._table = HandleTable()
+        self._sink: Sink | None = None
+        self._releases: list[str] = []
+        self._seen: dict[str, set[State]] = {}  # request id -> what the ranks reported
+
+    def subscribe(self, sink: Sink) -> list[Handle]:
+        """All live handles now, and every later change to ``sink``, with no gap between."""
+        with self._lock:
+            self._sink = sink
+            return self._table.live()
+
+    def unsubscribe(self) -> None:
+        """Changes go nowhere until the next ``subscribe``."""
+        with self._lock:
+            self._sink = None
+
+    def retain(self, handle: Handle, supersedes: Callable[[Proof], bool]) -> None:
+        """Add a handle; older ones that it supersedes are freed."""
+        with self._lock:
+            ended = self._table.retain(handle, supersedes)
+            self._tell(handle)
+            self._free(ended)
+
+    def release_unlisted(self, request_id: str) -> None:
+        """Free retained blocks that never became a handle."""
+        with self._lock:
+            self._releases.append(request_id)
+
+    def acquire(self, request: ClaimRequest) -> Handle:
+        """As HandleTable.acquire."""
+        with self._lock:
+            handle = self._table.acquire(request, self.clock())
+            self._tell(handle)
+            return handle
+
+    def return_claim(self, claim_id: str) -> None:
+        """As HandleTable.return_claim."""
+        with self._lock:
+            self._tell(self._table.return_claim(claim_id, self.clock()))
+
+    def release(self, handle_ids: Iterable[str]) -> list[str]:
+        """Free the named handles that are unclaimed; returns their ids."""
+        with self._lock:
+            ended = self._table.release(handle_ids)
+            self._free(ended)
+            return [handle.handle_id for handle in ended]
+
+    def step(self) -> tuple[str, ...]:
+        """Once per engine step: request ids whose blocks the workers shall free now."""
+        with self._lock:
+            if len(self._table):
+                self._free(self._table.advance(self.clock()))
+            releases, self._releases = self._releases, []
+            return tuple(releases)
+
+    def seen(self, request_id: str, state: State) -> None:
+        """A rank reports how it came to free a request's blocks."""
+        self._seen.setdefault(request_id, set()).add(state)
+
+    def finished(self, request_ids: Iterable[str]) -> None:
+        """Every rank has let go of these requests' blocks.
+
+        READ only if no rank saw the lease expire; without any report, EXPIRED.
+        """
+        for request_id in request_ids:
+            states = self._seen.pop(request_id, set())
+            state = State.READ if states == {State.READ} else State.EXPIRED
+            with self._lock:
+                if ended := self._table.end(request_id, state):
+                    self._tell(ended)
+
+    def _free(self, ended: list[Handle]) -> None:
+        for handle in ended:
+            self._releases.append(handle.request_id)
+            self._tell(handle)
+
+    def _tell(self, handle: Handle) -> None:
+        if self._sink is not None:
+            self._sink(handle)

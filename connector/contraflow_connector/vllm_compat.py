@@ -1,0 +1,188 @@
+"""The only file that knows versions of vLLM. Written against 0.32 and 0.33.
+
+Everything that is imported from vLLM or read off its objects passes through here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import vllm
+from vllm.config import VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorRole,
+    KVConnectorWorkerMetadata,
+)
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import NixlPullConnector
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import (
+    NIXL_CONNECTOR_VERSION,
+    NixlConnectorMetadata,
+)
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import (
+    NixlPullConnectorScheduler,
+)
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import (
+    _KV_BLOCKS_EXPIRY_SAFETY_MARGIN,
+    NixlPullConnectorWorker,
+)
+
+from contraflow.core.chain import Context, Item
+from contraflow.core.fleet import Engine, Role
+from contraflow_connector.events import WorkerEvents
+from contraflow_connector.guard import log
+from contraflow_connector.settings import Settings
+
+__all__ = [
+    "EXPIRY_MARGIN_SECONDS",
+    "KVConnectorRole",
+    "NixlConnectorMetadata",
+    "NixlPullConnector",
+    "NixlPullConnectorScheduler",
+    "NixlPullConnectorWorker",
+    "VllmConfig",
+]
+
+EXPIRY_MARGIN_SECONDS: float = _KV_BLOCKS_EXPIRY_SAFETY_MARGIN
+"""vLLM declines a read that would start less than this before the expiry handed out."""
+
+_RELEASES = "contraflow_releases"
+
+
+class WorkerReport(KVConnectorWorkerMetadata):  # type: ignore[misc]
+    """Carries WorkerEvents from all ranks to the scheduler half."""
+
+    def __init__(self, events: WorkerEvents) -> None:
+        self.events = events
+
+    def aggregate(self, other: WorkerReport) -> WorkerReport:
+        """Both ranks' events."""
+        return WorkerReport(self.events.merged(other.events))
+
+
+def put_releases(metadata: NixlConnectorMetadata, request_ids: tuple[str, ...]) -> None:
+    """Let the metadata of a step carry ids whose blocks the workers shall free."""
+    if request_ids:
+        setattr(metadata, _RELEASES, request_ids)
+
+
+def releases_of(metadata: NixlConnectorMetadata) -> tuple[str, ...]:
+    """The ids that ``put_releases`` put there."""
+    return getattr(metadata, _RELEASES, ())
+
+
+def transfer_totals(worker: NixlPullConnectorWorker) -> tuple[int, int, float]:
+    """Bytes, descriptors and seconds of all transfers that the worker's statistics hold."""
+    data = worker.xfer_stats.data
+    return (
+        int(sum(data["bytes_transferred"])),
+        int(sum(data["num_descriptors"])),
+        float(sum(data["transfer_duration"])),
+    )
+
+
+def unique_engine_id(config: VllmConfig) -> str:
+    """Engine id of this start: the configured id may be fixed, an incarnation's is not.
+
+    The same in every process of one start, since vLLM hands its instance id to all.
+    """
+    return f"{config.kv_transfer_config.engine_id}-{config.instance_id}"
+
+
+def recompute_failed_loads(config: VllmConfig) -> None:
+    """A failed pull costs time, never the request. vLLM reads the policy after this."""
+    transfer = config.kv_transfer_config
+    if transfer.kv_load_failure_policy != "recompute":
+        log.warning(
+            "kv_load_failure_policy is %r; Contraflow sets it to 'recompute', so that a pull "
+            "that fails does not fail its request",
+            transfer.kv_load_failure_policy,
+        )
+        transfer.kv_load_failure_policy = "recompute"
+
+
+def warn_of_unsafe_roles(config: VllmConfig, settings: Settings, bidirectional: bool) -> None:
+    """Name set-ups that vLLM accepts and that are not safe."""
+    if settings.role == Role.PREFILL and bidirectional:
+        role = config.kv_transfer_config.kv_role
+        if role == "kv_producer":
+            log.warning(
+                "kv_role=kv_producer with bidirectional_kv_xfer: with async scheduling a block "
+                "being filled by a pull may still be written by an earlier step; no handle is "
+                "pulled here. Start prefill engines with kv_role=kv_both"
+            )
+
+
+def may_pull(config: VllmConfig, bidirectional: bool) -> bool:
+    """Whether this engine may pull retained blocks."""
+    return bidirectional and config.kv_transfer_config.kv_role != "kv_producer"
+
+
+def chain_context(config: VllmConfig, request: Any) -> Context | None:
+    """What binds a request's tokens; None if its prompt is not made of tokens."""
+    if request.prompt_token_ids is None or request.prompt_embeds is not None:
+        return None
+    lora = request.lora_request
+    return Context(
+        model=config.model_config.model,
+        block_size=config.cache_config.block_size,
+        lora_name=lora.lora_name if lora else "",
+        cache_salt=request.cache_salt or "",
+        items=tuple(
+            Item(feature.identifier, feature.mm_position.offset, feature.mm_position.length)
+            for feature in request.mm_features
+        ),
+    )
+
+
+def local_cache_tokens(request: Any, known: int) -> int:
+    """Prompt tokens found in the engine's own prefix cache; ``known`` if it does not say."""
+    stats = getattr(request, "prefill_stats", None)
+    return stats.num_local_cached_tokens if stats and stats.num_prompt_tokens else known
+
+
+def describe_engine(
+    config: VllmConfig,
+    settings: Settings,
+    *,
+    engine_id: str,
+    boot_nonce: str,
+    num_blocks: int,
+    bidirectional: bool,
+    trimmable: bool,
+    compatibility_hash: str,
+) -> Engine:
+    """This incarnation as the directory shall know it.
+
+    ``compatibility_hash`` is vLLM's own, over versions, model, dtypes and attention backend.
+    """
+    model, cache, parallel = config.model_config, config.cache_config, config.parallel_config
+    names = model.served_model_name
+    layout = [
+        compatibility_hash,
+        cache.block_size,
+        parallel.tensor_parallel_size,
+        parallel.decode_context_parallel_size,
+        parallel.pipeline_parallel_size,
+        trimmable,
+    ]
+    return Engine(
+        engine_id=engine_id,
+        boot_nonce=boot_nonce,
+        role=Role(settings.role),
+        endpoint=settings.endpoint,
+        dp_rank=parallel.data_parallel_index,
+        served_models=tuple([names] if isinstance(names, str) else names),
+        model=model.model,
+        block_size=cache.block_size,
+        num_blocks=num_blocks,
+        kv_dtype=str(cache.cache_dtype),
+        tp_size=parallel.tensor_parallel_size,
+        vllm_version=vllm.__version__,
+        connector_version=NIXL_CONNECTOR_VERSION,
+        bidirectional=bidirectional,
+        trimmable=trimmable,
+        compatibility_class=hashlib.sha256(json.dumps(layout).encode()).hexdigest()[:16],
+    )
+

@@ -1,0 +1,87 @@
+"""The worker half: frees on command, and tells reads from expiries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from contraflow.core.handle import State
+from contraflow_connector.events import Transfer, WorkerEvents
+from contraflow_connector.guard import guarded, log
+from contraflow_connector.vllm_compat import (
+    NixlConnectorMetadata,
+    NixlPullConnectorWorker,
+    releases_of,
+    transfer_totals,
+)
+
+
+class ContraflowWorker(NixlPullConnectorWorker):
+    """vLLM's pull worker, whose ends and transfers are reported one by one."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._released: set[str] = set()
+        self._events = WorkerEvents()
+
+    def take_events(self) -> WorkerEvents | None:
+        """What has happened since the last call; None if nothing."""
+        if not self._events:
+            return None
+        events, self._events = self._events, WorkerEvents()
+        return events
+
+    def start_load_kv(self, metadata: NixlConnectorMetadata) -> None:
+        super().start_load_kv(metadata)
+        # After super(): a release in the very step that hands over the deadline must win.
+        self._release(releases_of(metadata))
+
+    @guarded(None)
+    def _release(self, request_ids: tuple[str, ...]) -> None:
+        for request_id in request_ids:
+            # An id that the worker does not hold was read or reaped in the meantime.
+            if self._reqs_to_send.pop(request_id, None) is None:
+                continue
+            self._reqs_to_process.discard(request_id)
+            self._released.add(request_id)
+            self._events.ends.append((request_id, State.RELEASED))
+
+    def _reap_expired_send_leases(self, done_sending: set[str]) -> None:
+        done_sending |= self._released
+        self._released = set()
+        before = set(done_sending)
+        super()._reap_expired_send_leases(done_sending)
+        expired = sorted(done_sending - before)
+        self._events.ends.extend((request_id, State.EXPIRED) for request_id in expired)
+
+    def _get_new_notifs(self) -> set[str]:
+        notified: set[str] = super()._get_new_notifs()
+        self._events.ends.extend((request_id, State.READ) for request_id in sorted(notified))
+        return notified
+
+    def _pop_done_transfers(
+        self, transfers: dict[str, list[int]]
+    ) -> tuple[set[str], set[str]]:
+        done: set[str] = set()
+        failed: set[str] = set()
+        # One request at a time, so that what the telemetry adds belongs to it.
+        for request_id in list(transfers):
+            one = {request_id: transfers[request_id]}
+            before = transfer_totals(self)
+            one_done, one_failed = super()._pop_done_transfers(one)
+            if request_id in one:
+                transfers[request_id] = one[request_id]
+            else:
+                del transfers[request_id]
+            done |= one_done
+            failed |= one_failed
+            self._note_transfer(request_id, before)
+        return done, failed
+
+    @guarded(None)
+    def _note_transfer(self, request_id: str, before: tuple[int, int, float]) -> None:
+        after = transfer_totals(self)
+        moved, descriptors = after[0] - before[0], after[1] - before[1]
+        if moved or descriptors:
+            took = after[2] - before[2]
+            self._events.transfers.append(Transfer(request_id, moved, descriptors, took))
+            log.debug("pulled %d bytes for %s in %.4f s", moved, request_id, took)
