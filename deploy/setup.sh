@@ -10,14 +10,14 @@ die() { printf '[setup] %s\n' "$*" >&2; exit 1; }
 
 find_python() {
   local candidate
-  for candidate in ${PYTHON:-} python3.11 python3 python3.12 python3.13; do
+  for candidate in ${PYTHON:-python3.11 python3 python3.12 python3.13}; do
     if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' \
       >/dev/null 2>&1; then
       command -v "$candidate"
       return
     fi
   done
-  die "Python 3.11 to 3.13 is needed and was not found (3.11 is what the locks are tested with).
+  die "Python 3.11 to 3.13 is needed; found none as ${PYTHON:-python3.11, python3, python3.12 or python3.13} (3.11 is what the locks are tested with).
         Debian 12 or newer, Ubuntu 24.04 or newer: apt-get install python3 python3-venv
         elsewhere: install Python 3.11, or name one: make setup PYTHON=/path/to/python3.11"
 }
