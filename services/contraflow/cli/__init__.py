@@ -1,0 +1,1 @@
+"""The command line: the three services, and a whole deployment on this machine."""

@@ -1,0 +1,235 @@
+"""A whole deployment on this machine: started together, ended together."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+from contraflow.cli.deployment import control_plane
+from contraflow.cli.deployment.addresses import Addresses, RouterHandle, choose_addresses
+from contraflow.cli.deployment.engine_command import EngineHandle, engine_process
+from contraflow.cli.deployment.errors import ProcessDied
+from contraflow.cli.deployment.etcd import etcd_process
+from contraflow.cli.deployment.http_client import answers
+from contraflow.cli.deployment.metrics import Samples, scrape
+from contraflow.cli.deployment.ports import PortAllocator
+from contraflow.cli.deployment.process import ProcessSpec
+from contraflow.cli.deployment.progress import Progress, Silent
+from contraflow.cli.deployment.project import Project
+from contraflow.cli.deployment.services import Services
+from contraflow.cli.deployment.spec import DeploymentSpec
+from contraflow.cli.deployment.supervisor import Ready, Supervisor
+from contraflow.core.fleet import Role
+
+_SETUP_HINT = "run `make setup`, which repairs the engine environment"
+_KNOWN_SECONDS = 60.0
+
+
+class Deployment:
+    """``async with Deployment(spec) as deployment`` starts it and waits until it serves.
+
+    Names of its processes: ``etcd``, ``directory``, ``agent``, ``router-1`` …,
+    ``prefill-1`` …, ``decode-1`` …, ``reference``. On leaving the context, by whatever way,
+    all of them end. Entering raises ConfigError (a port in use), DeploymentError, or OSError.
+    The event loop must run on a thread that lives as long as the deployment.
+    """
+
+    def __init__(
+        self,
+        spec: DeploymentSpec,
+        *,
+        progress: Progress | None = None,
+        project: Project | None = None,
+    ) -> None:
+        self.spec = spec
+        self.addresses: Addresses
+        self.run_dir: Path
+        self.seconds: dict[str, float] = {}
+        """How long the parts of the start took: ``model``, ``services``, ``engines``."""
+        self._progress = progress or Silent()
+        self._project = project or Project.of_this_package()
+        self._supervisor: Supervisor
+        self._services: Services
+        self._model: Path
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Deployment:
+        try:
+            await self._start()
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stop()
+
+    @property
+    def routers(self) -> tuple[RouterHandle, ...]:
+        """The routers, the one on the port asked for first."""
+        return self.addresses.routers
+
+    @property
+    def reference(self) -> EngineHandle:
+        """The engine without a connector. Only with ``with_reference``."""
+        assert self.addresses.reference is not None, "the spec has no reference"
+        return self.addresses.reference
+
+    def engine(self, role: Role | str, number: int = 1) -> EngineHandle:
+        """The ``number``-th engine of a role, counted from 1."""
+        name = f"{Role(role).value}-{number}"
+        return next(engine for engine in self.addresses.engines if engine.name == name)
+
+    async def metrics(self, engine: EngineHandle) -> Samples:
+        """The engine's metrics, as of about a second ago."""
+        return await scrape(engine.endpoint)
+
+    def log_path(self, name: str) -> Path:
+        """The log of a process."""
+        return self._supervisor.get(name).log
+
+    def pid(self, name: str) -> int:
+        """Process id, which is also the id of its session."""
+        return self._supervisor.get(name).pid
+
+    async def kill(self, name: str) -> None:
+        """End a process and its children by SIGKILL, as a crash would."""
+        await self._supervisor.kill(name)
+
+    async def stop(self, name: str) -> None:
+        """Stop a process as an operator would."""
+        await self._supervisor.stop(name)
+
+    async def restart(self, name: str) -> None:
+        """Stop a process if it runs, start it again with the same command, wait until it
+        serves and, for an engine, until all routers know its new incarnation."""
+        await self._supervisor.restart(name)
+        await self._until_ready(name)
+        if self.spec.with_services:
+            await self._until_known()
+
+    async def death(self) -> ProcessDied:
+        """Waits until a process dies that nobody stopped, and returns the error."""
+        return await self._supervisor.death()
+
+    async def _start(self) -> None:
+        spec, stack = self.spec, self._stack
+        python = spec.engine_python or self._project.engine_python()
+        self.run_dir = spec.run_dir or self._project.new_run_dir()
+        # A checkout may lie deeper than the 107 bytes that the path of a socket may have.
+        sockets = Path(tempfile.mkdtemp(prefix="contraflow-"))
+        stack.callback(shutil.rmtree, sockets, ignore_errors=True)
+        self.addresses = choose_addresses(spec, sockets, PortAllocator())
+        self._supervisor = await stack.enter_async_context(
+            Supervisor(self.run_dir, grace=spec.stop_grace)
+        )
+        self._services = Services(spec, self.addresses, self.run_dir)
+        async with self._timing("model"):
+            self._model = spec.model_dir or await self._demo_model(python)
+        if spec.with_services:
+            async with self._timing("services"):
+                await self._start_services()
+        async with self._timing("engines"):
+            await self._start_engines(python)
+            if spec.with_services:
+                await self._until_known()
+
+    async def _stop(self) -> None:
+        self._progress.waiting("stopping all processes")
+        try:
+            await self._stack.aclose()
+        finally:
+            self._progress.idle()
+
+    async def _demo_model(self, python: Path) -> Path:
+        target = self._project.model_dir()
+        if not target.exists():
+            self._progress.waiting("making the demo's model")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            # Made aside, then moved: a run that is interrupted leaves no half of a model.
+            with tempfile.TemporaryDirectory(dir=target.parent, prefix="model-") as folder:
+                made = Path(folder) / "model"
+                command = [str(python), str(self._project.model_maker), str(made)]
+                await self._supervisor.run(ProcessSpec("make-model", command, hint=_SETUP_HINT))
+                with suppress(OSError):  # another run was faster
+                    made.rename(target)
+            self._progress.done(f"model made: {target}")
+        return target
+
+    async def _start_services(self) -> None:
+        for process in (
+            etcd_process(self.addresses, self.run_dir),
+            self._services.directory(),
+            self._services.agent(),
+            *map(self._services.router, self.routers),
+        ):
+            self._progress.waiting(f"starting {process.name}")
+            await self._supervisor.start(process)
+            await self._until_ready(process.name)
+        self._progress.done(f"etcd, directory, agent and {_count(self.routers, 'router')} serve")
+
+    async def _start_engines(self, python: Path) -> None:
+        agent = self.addresses.agent_socket if self.spec.with_services else ""
+        engines = self._all_engines()
+        for engine in engines:
+            await self._supervisor.start(
+                engine_process(self.spec, engine, python, self._model, agent)
+            )
+        self._progress.waiting(f"starting {_count(engines, 'vLLM engine')}, about a minute")
+        for engine in engines:
+            await self._until_ready(engine.name)
+        self._progress.done(f"{_count(engines, 'vLLM engine')} up")
+
+    def _all_engines(self) -> tuple[EngineHandle, ...]:
+        reference = self.addresses.reference
+        return (*self.addresses.engines, *([reference] if reference else []))
+
+    async def _until_ready(self, name: str) -> None:
+        await self._supervisor.until(self._readiness(name), name, self.spec.start_deadline)
+
+    def _readiness(self, name: str) -> Ready:
+        addresses = self.addresses
+        urls = {"etcd": addresses.etcd}
+        urls |= {router.name: router.http for router in addresses.routers}
+        urls |= {engine.name: engine.endpoint for engine in self._all_engines()}
+        if name in urls:
+            return partial(answers, urls[name])
+        targets = {"directory": addresses.directory, "agent": addresses.agent}
+        return partial(control_plane.is_serving, targets[name])
+
+    async def _until_known(self) -> None:
+        """Wait until the agent has all engines attached and each router sees just those."""
+        self._progress.waiting("waiting until all routers know the engines")
+        wanted = len(self.addresses.engines)
+
+        async def known() -> bool:
+            attached = await control_plane.attached_engines(self.addresses.agent)
+            ids = sorted(engine.engine.engine_id for engine in attached)
+            if len(ids) != wanted:
+                return False
+            views = [await control_plane.engines_in_view(router.grpc) for router in self.routers]
+            return all(sorted(view) == ids for view in views)
+
+        await self._supervisor.until(known, "the engines in the routers' view", _KNOWN_SECONDS)
+        self._progress.done("the engines are attached, and every router knows them")
+
+    @asynccontextmanager
+    async def _timing(self, part: str) -> AsyncIterator[None]:
+        start = time.monotonic()
+        yield
+        self.seconds[part] = time.monotonic() - start
+
+
+def _count(things: Sequence[object], noun: str) -> str:
+    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"

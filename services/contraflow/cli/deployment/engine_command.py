@@ -1,0 +1,116 @@
+"""How a vLLM engine is started on a few CPU cores."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from contraflow.cli.deployment.ports import LOOPBACK
+from contraflow.cli.deployment.process import ProcessSpec
+from contraflow.cli.deployment.spec import MODEL_NAME, DeploymentSpec
+from contraflow.core.fleet import Role
+
+ENGINE_TIER = 3
+_HINT = "run `make setup`, which repairs the engine environment; an engine takes about 1.6 GB"
+
+
+@dataclass(frozen=True)
+class EngineHandle:
+    """An engine of the deployment. ``role`` is None for the reference.
+
+    ``endpoint`` is the base URL of its OpenAI server, ``side_port`` that of NIXL.
+    """
+
+    name: str
+    role: Role | None
+    endpoint: str
+    side_port: int
+    core: int
+
+
+def cores_for(count: int, cores: Sequence[int] | None = None) -> list[int]:
+    """A core for each engine, of those that this process may use; shared if too few."""
+    usable = sorted(os.sched_getaffinity(0)) if cores is None else list(cores)
+    return [usable[i % len(usable)] for i in range(count)]
+
+
+def engine_process(
+    spec: DeploymentSpec, engine: EngineHandle, python: Path, model: Path, agent: str
+) -> ProcessSpec:
+    """The process of an engine. ``agent`` is the gRPC target of its agent, or empty."""
+    port = engine.endpoint.rpartition(":")[2]
+    command = [
+        str(python), "-m", "vllm.entrypoints.openai.api_server",
+        "--model", str(model),
+        "--served-model-name", MODEL_NAME,
+        "--host", LOOPBACK,
+        "--port", port,
+        "--dtype", spec.dtype,
+        "--block-size", str(spec.block_size),
+        "--num-gpu-blocks-override", str(spec.blocks),
+        "--max-model-len", str(spec.max_model_len),
+        "--max-num-seqs", "8",
+        "--enforce-eager",
+        "--enable-auto-tool-choice",
+        "--tool-call-parser", "hermes",
+        "--disable-uvicorn-access-log",
+        *spec.engine_args,
+    ]  # fmt: skip
+    env = _environment(engine)
+    if engine.role is not None:
+        config = kv_transfer_config(spec, engine, agent)
+        command += ["--kv-transfer-config", json.dumps(config)]
+        env |= spec.engine_env
+    return ProcessSpec(engine.name, command, tier=ENGINE_TIER, env=env, hint=_HINT)
+
+
+def kv_transfer_config(spec: DeploymentSpec, engine: EngineHandle, agent: str) -> dict[str, Any]:
+    """The JSON of ``--kv-transfer-config``."""
+    prefill = engine.role is Role.PREFILL
+    extra: dict[str, Any] = {
+        "bidirectional_kv_xfer": True,
+        # The router decides what is worth a pull.
+        "kv_recompute_threshold": 0,
+        "decoder_kv_blocks_ttl": spec.retention_ttl,
+    }
+    if agent and engine.role is not None:
+        extra["contraflow"] = {
+            "agent": agent,
+            "endpoint": engine.endpoint,
+            "role": engine.role.value,
+        }
+    config: dict[str, Any] = {
+        "kv_connector": spec.connector,
+        "engine_id": engine.name,
+        # Not kv_producer: a block that is being pulled could then be written meanwhile.
+        "kv_role": "kv_both" if prefill else "kv_consumer",
+        "kv_buffer_device": "cpu",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": extra,
+    }
+    if spec.connector_module:
+        config["kv_connector_module_path"] = spec.connector_module
+    return config
+
+
+def _environment(engine: EngineHandle) -> dict[str, str]:
+    return {
+        "CONTRAFLOW_DEMO_CALM": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "PYTHONUNBUFFERED": "1",
+        "UCX_NET_DEVICES": "lo",
+        "UCX_RCACHE_MAX_UNRELEASED": "1024",
+        "UCX_TLS": "tcp,sm,self",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": str(engine.core),
+        "VLLM_HOST_IP": LOOPBACK,
+        "VLLM_NIXL_SIDE_CHANNEL_HOST": LOOPBACK,
+        "VLLM_NIXL_SIDE_CHANNEL_PORT": str(engine.side_port),
+        "VLLM_NO_USAGE_STATS": "1",
+    }

@@ -1,0 +1,61 @@
+"""What a deployment consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MODEL_NAME = "contraflow-demo"
+"""Name under which every engine serves the model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeploymentSpec:
+    """A whole deployment on this machine. The defaults are the smallest complete one.
+
+    Durations are seconds. A ``model_dir`` of None means the demo's model, made if missing.
+    ``connector`` and ``connector_module`` name the class that the prefill and decode engines
+    load, ``engine_env`` goes into their environment (``PYTHONPATH``, for a connector that a
+    test brings along). ``engine_args`` are further arguments of every engine.
+    """
+
+    model_dir: Path | None = None
+    engine_python: Path | None = None
+    run_dir: Path | None = None
+    prefills: int = 1
+    decodes: int = 1
+    routers: int = 1
+    router_port: int | None = None
+    """Port of the first router; random if None."""
+    with_reference: bool = False
+    """Also a plain engine without any connector."""
+    with_services: bool = True
+    """False: engines only, and their connectors have no agent."""
+
+    connector: str = "ContraflowConnector"
+    connector_module: str | None = "contraflow_connector.connector"
+    engine_env: Mapping[str, str] = field(default_factory=dict)
+    engine_args: tuple[str, ...] = ()
+    blocks: int = 512
+    block_size: int = 32
+    max_model_len: int = 4096
+    dtype: str = "float32"
+    retention_ttl: float = 480.0
+    """How long a decode engine keeps the blocks of a finished turn."""
+
+    claim_start_by: float = 60.0
+    """Time that a claim leaves until the read must have started."""
+    claim_max_read: float = 10.0
+    """Time that the read may take after that."""
+    acquire_deadline: float = 2.0
+    """Longest wait of a router for a claim: long, since everything shares a few cores."""
+    recompute_threshold_tokens: int = 64
+    api_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Keys by tenant. Empty: nobody has to authenticate."""
+    log_level: str = "info"
+
+    start_deadline: float = 300.0
+    """Longest wait for any one process to become ready."""
+    stop_grace: float = 15.0
+    """Time between SIGTERM and SIGKILL."""

@@ -1,0 +1,69 @@
+"""``contraflow up``: the deployment, running until Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+from rich.console import Console
+
+from contraflow.cli.deployment import MODEL_NAME, Deployment, DeploymentSpec
+from contraflow.cli.deployment.progress import ConsoleProgress
+from contraflow.cli.session import run_command
+
+CALMED = (
+    "The engines are calmed for small machines: their threads pause where vLLM and NIXL would "
+    "spin. That changes timing only."
+)
+
+
+def run(*, port: int | None, routers: int) -> int:
+    """Start, print the addresses, wait for Ctrl-C; returns the exit status."""
+    spec = DeploymentSpec(routers=routers, router_port=port)
+    return run_command(partial(_up, spec, Console()))
+
+
+async def _up(spec: DeploymentSpec, console: Console) -> int:
+    progress = ConsoleProgress(console)
+    async with Deployment(spec, progress=progress) as deployment:
+        progress.idle()
+        console.print(describe(deployment), markup=False, highlight=False, soft_wrap=True)
+        raise await deployment.death()
+
+
+def describe(deployment: Deployment) -> str:
+    """The addresses, and how to try them."""
+    first = deployment.routers[0]
+    body = {
+        "model": MODEL_NAME,
+        "session_id": "try-1",
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_tokens": 64,
+        "stream": True,
+    }
+    services = [
+        *((f"{router.name}, HTTP", f"{router.http}/v1") for router in deployment.routers),
+        *((f"{router.name}, gRPC", router.grpc) for router in deployment.routers),
+        ("directory, gRPC", deployment.addresses.directory),
+        ("agent, gRPC", deployment.addresses.agent),
+        *((engine.name, engine.endpoint) for engine in deployment.addresses.engines),
+        ("logs and configuration", str(deployment.run_dir)),
+    ]
+    width = max(len(name) for name, _ in services)
+    lines = (
+        "",
+        f"OpenAI base URL  {first.http}/v1",
+        f"model            {MODEL_NAME} (tiny and random: what it says makes no sense)",
+        "API key          any",
+        "",
+        *(f"{name:<{width}}  {address}" for name, address in services),
+        "",
+        "Try it. Send it again with the answer and another message appended: the response header",
+        "x-contraflow tells what was pulled.",
+        f"  curl -i {first.http}/v1/chat/completions -H 'content-type: application/json' \\",
+        f"    -d '{json.dumps(body)}'",
+        "",
+        CALMED,
+        "Ctrl-C stops everything.",
+    )
+    return "\n".join(lines)
