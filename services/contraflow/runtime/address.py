@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Final
 
 _UNIX = "unix:"
 _MAX_UNIX_PATH = 107  # bytes; sun_path holds 108 with its terminating zero
 
 
-@dataclass(frozen=True, slots=True)
 class Address:
     """Either host and port, or the path of a unix socket. ``str()`` parses back, and is a
-    gRPC target."""
+    gRPC target. A value: equal by content, not changed."""
 
-    host: str = ""
-    port: int = 0
-    unix_path: str = ""
+    # Not a dataclass: msgspec would expect a table where configuration has text.
+    __slots__ = ("host", "port", "unix_path")
+
+    def __init__(self, host: str = "", port: int = 0, unix_path: str = "") -> None:
+        self.host: Final = host
+        self.port: Final = port
+        self.unix_path: Final = unix_path
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Address) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __repr__(self) -> str:
+        return f"Address.parse({str(self)!r})"
 
     def __str__(self) -> str:
         if self.unix_path:

@@ -1,7 +1,7 @@
 """Configuration from TOML. Whatever is wrong with it is one line, before anything starts.
 
-Structs are declared as ``class MyConfig(Config)``: frozen, keyword-only, unknown keys are
-errors. Durations are floats in seconds and their keys end in ``_seconds``. Addresses are
+Structs are declared as ``class MyConfig(Config, frozen=True)``: keyword-only, unknown keys
+are errors. Durations are floats in seconds and their keys end in ``_seconds``. Addresses are
 declared as ``Address`` and written as text. Limits go into the type, for instance
 ``Annotated[float, msgspec.Meta(gt=0)]``, or raise ValueError in ``__post_init__``.
 """

@@ -25,9 +25,6 @@ DIRECTORY_IN_SYNC = Metric(
     "contraflow_directory_in_sync", "1 while the view follows the store, 0 while it is stale."
 )
 DIRECTORY_WATCHERS = Metric("contraflow_directory_watchers", "Open Watch calls.")
-DIRECTORY_WATCHERS_CUT = Metric(
-    "contraflow_directory_watchers_cut", "Watch calls ended because their reader was too slow."
-)
 
 AGENT_ENGINES = Metric("contraflow_agent_engines", "Engines with a live link.")
 AGENT_HANDLES = Metric("contraflow_agent_handles", "Live handles of the attached engines.")
