@@ -130,14 +130,16 @@ class Directory:
     async def withdraw(self, ended: Sequence[tuple[str, str]]) -> list[ContraflowError | None]:
         """Remove records by (session key, handle id), where they still name the handle."""
         require_batch(len(ended), self._limits.max_batch_items, "withdrawals")
-        handles = {self._records.session_key(key): handle for key, handle in ended}
+        handles: dict[str, set[str]] = {}  # one key may be named with several handles
+        for key, handle in ended:
+            handles.setdefault(self._records.session_key(key), set()).add(handle)
         # From the store, not the view: the record may have been published a moment ago,
         # through another replica.
         items = await self._store.get(list(handles)) if handles else []
         await asyncio.gather(*(
             self._store.delete_if(item.key, item.revision)
             for item in items
-            if item is not None and self._records.handle_id(item) == handles[item.key]
+            if item is not None and self._records.handle_id(item) in handles[item.key]
         ))  # fmt: skip
         return [None] * len(ended)
 
