@@ -122,7 +122,13 @@ def test_a_whole_response_loses_only_the_key() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b'{"id": 1 }', b'{"text": "\\"kv_transfer_params\\": 1"}', b"[]", b"", b'"kv_transfer_params"'],
+    [
+        b'{"id": 1 }',
+        b'{"text": "\\"kv_transfer_params\\": 1"}',
+        b"[]",
+        b"",
+        b'"kv_transfer_params"',
+    ],
 )
 def test_a_response_without_the_key_is_the_same_object(data: bytes) -> None:
     out, params = take_transfer_params(data)

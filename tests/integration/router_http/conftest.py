@@ -1,0 +1,101 @@
+"""Servers and clients on random loopback ports, on uvloop and on asyncio's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+import uvloop
+
+from contraflow.router.http import (
+    ClientLimits,
+    Handler,
+    HttpServer,
+    Origin,
+    ServerLimits,
+    UpstreamClient,
+)
+from tests.integration.router_http.wire import Script, Wire
+
+Serve = Callable[..., Awaitable[HttpServer]]
+Dial = Callable[[HttpServer], Awaitable[Wire]]
+Upstream = Callable[[Script], Awaitable[Origin]]
+MakeClient = Callable[..., UpstreamClient]
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
+
+
+class Listening(HttpServer):
+    """A server that knows its port."""
+
+    port = 0
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    servers: list[HttpServer] = []
+
+    async def start(handler: Handler, host: str = "127.0.0.1", **limits: Any) -> Listening:
+        server = Listening(handler, limits=ServerLimits(**limits))
+        servers.append(server)
+        server.port = await server.listen(host, 0)
+        return server
+
+    yield start
+    for server in servers:
+        await server.shutdown(0)
+
+
+@pytest.fixture
+async def dial() -> AsyncIterator[Dial]:
+    wires: list[Wire] = []
+
+    async def connect(server: Listening) -> Wire:
+        wire = await Wire.connect(server.port)
+        wires.append(wire)
+        return wire
+
+    yield connect
+    for wire in wires:
+        wire.abort()
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[Upstream]:
+    """Upstreams that follow a script, one call of it per connection."""
+    servers: list[asyncio.Server] = []
+    wires: list[Wire] = []
+
+    async def start(script: Script) -> Origin:
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            wire = Wire(reader, writer)
+            wires.append(wire)
+            await script(wire)
+
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        servers.append(server)
+        return Origin("127.0.0.1", server.sockets[0].getsockname()[1])
+
+    yield start
+    for wire in wires:
+        wire.abort()
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+async def make_client() -> AsyncIterator[MakeClient]:
+    clients: list[UpstreamClient] = []
+
+    def make(**limits: Any) -> UpstreamClient:
+        client = UpstreamClient(ClientLimits(**limits))
+        clients.append(client)
+        return client
+
+    yield make
+    for client in clients:
+        client.close()
