@@ -110,11 +110,12 @@ async def running(
         async with registrar.running():
             await link_server.start()
             await server.start()
-            log.info("agent_serving", listen=str(address), link_socket=str(config.link_socket))
+            log.info("serving", address=str(address), link_socket=str(config.link_socket))
             try:
                 yield address
             finally:
                 await server.stop(_STOP_GRACE)
                 await link_server.stop(0)
+                log.info("stopped")
     finally:
         await directory.close()
