@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
@@ -24,13 +26,20 @@ log = structlog.get_logger()
 
 
 def run(config_path: Path) -> int:
-    """Run until SIGTERM or SIGINT; returns the exit status (2: can not run as configured)."""
-    return run_service(lambda: serve(config_path))
+    """Serve until a signal; the exit status, 2 if the configuration is at fault."""
+    return run_service(lambda: serve(load(config_path, RouterConfig)))
 
 
-async def serve(config_path: Path) -> None:
-    """Raises ConfigError before anything is served."""
-    config = load(config_path, RouterConfig)
+async def serve(
+    config: RouterConfig,
+    *,
+    stop: asyncio.Event | None = None,
+    started: Callable[[Address, Address], None] = lambda http, grpc: None,
+) -> None:
+    """Serve until a signal or ``stop``, then let responses finish until the drain deadline.
+
+    ``started`` gets the addresses that are bound. Raises ConfigError before anything is served.
+    """
     secret = cluster_secret(config)
     logging.configure("router", config.log_level)
     clock = SystemClock()
@@ -42,15 +51,17 @@ async def serve(config_path: Path) -> None:
     grpc.add(add_RouterServiceServicer_to_server, app.servicer, SERVICE)
     try:
         grpc_address = grpc.listen(config.grpc_listen)
-        address = await _listen(http, config.listen)
+        http_address = await _listen(http, config.listen)
         await grpc.start()
-        log.info("serving", http=str(address), grpc=str(grpc_address))
+        log.info("serving", http=str(http_address), grpc=str(grpc_address))
         if app.tenancy.open:
             log.warning("no_tenants_configured", effect="requests are not authenticated")
+        started(http_address, grpc_address)
         notify_ready()
-        await run_until_signal(directory.follow(replica))
-        log.info("stopping", grace_seconds=config.drain_deadline_seconds)
+        await run_until_signal(directory.follow(replica), stop=stop)
+        log.info("draining", deadline_seconds=config.drain_deadline_seconds)
         app.routes.draining = True
+        await grpc.set_serving(False)
         cut = await http.shutdown(config.drain_deadline_seconds)
         log.info("stopped", connections_cut=cut)
     finally:
