@@ -67,7 +67,7 @@ async def demo(spec: DeploymentSpec, console: Console) -> int:
         seconds["conversation and checks"] = time.monotonic() - before
         progress.idle()
         print_line()
-        console.print(render(outcome, console.width))
+        console.print(render(outcome, console))
         print_line(outcome.verdict())
         problems = outcome.problems()
         for problem in problems:

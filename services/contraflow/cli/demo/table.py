@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+from rich import box
 from rich.console import Console, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from contraflow.cli.demo.figures import Outcome, TurnFigures
 
 _COLUMNS = (
-    "turn", "router", "prompt tokens", "pulled D→P", "P's own cache", "computed",
-    "of previous response", "NIXL bytes", "TTFT ms", "response", "plan and reason",
+    "turn", "router", "prompt\ntokens", "pulled\nD→P", "P's own\ncache", "computed",
+    "pulled of the\nprevious response", "NIXL\nbytes", "TTFT\nms", "response", "plan and reason",
 )  # fmt: skip
 _LEFT = ("router", "response", "plan and reason")
-_TABLE_WIDTH = 118
+_ANY_WIDTH = 10_000
+_WIDTH_WITHOUT_TERMINAL = 160
 
 
-def render(outcome: Outcome, width: int) -> RenderableType:
-    """A table if ``width`` columns hold it, else a block of lines for each turn."""
-    if width < _TABLE_WIDTH:
-        return Text("\n\n".join(_block(turn) for turn in outcome.turns))
-    table = Table(pad_edge=False)
+def render(outcome: Outcome, console: Console) -> RenderableType:
+    """A table if the console is wide enough, else a block of lines for each turn."""
+    table = _table(outcome)
+    natural = Measurement.get(console, console.options.update(width=_ANY_WIDTH), table)
+    if natural.maximum <= console.width:
+        return table
+    return Text("\n\n".join(_block(turn) for turn in outcome.turns))
+
+
+def _table(outcome: Outcome) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in _COLUMNS:
-        table.add_column(name, justify="left" if name in _LEFT else "right")
+        table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True)
     for turn in outcome.turns:
         table.add_row(*map(Text, _cells(turn)))
     return table
@@ -31,12 +40,13 @@ def render(outcome: Outcome, width: int) -> RenderableType:
 def console() -> Console:
     """Standard output; where it is no terminal, wide enough for the table."""
     plain = Console()
-    return plain if plain.is_terminal else Console(width=max(plain.width, _TABLE_WIDTH + 12))
+    return plain if plain.is_terminal else Console(width=_WIDTH_WITHOUT_TERMINAL)
 
 
 def _block(turn: TurnFigures) -> str:
-    pairs = list(zip(_COLUMNS, _cells(turn), strict=True))
-    width = max(map(len, _COLUMNS))
+    names = [name.replace("\n", " ") for name in _COLUMNS]
+    width = max(map(len, names))
+    pairs = zip(names, _cells(turn), strict=True)
     return "\n".join(f"{name:<{width}}  {cell}" for name, cell in pairs)
 
 

@@ -201,11 +201,11 @@ class Deployment:
     def _readiness(self, name: str) -> Ready:
         addresses = self.addresses
         urls = {"etcd": addresses.etcd}
-        urls |= {router.name: router.http for router in addresses.routers}
         urls |= {engine.name: engine.endpoint for engine in self._all_engines()}
         if name in urls:
             return partial(answers, urls[name])
         targets = {"directory": addresses.directory, "agent": addresses.agent}
+        targets |= {router.name: router.grpc for router in addresses.routers}
         return partial(control_plane.is_serving, targets[name])
 
     async def _until_known(self) -> None:

@@ -61,7 +61,8 @@ class Project:
             runs.mkdir(parents=True, exist_ok=True)
         except OSError:  # a read-only checkout
             return Path(tempfile.mkdtemp(prefix="contraflow-run-"))
-        for old in sorted(runs.iterdir())[: -_KEPT_RUNS + 1]:
+        by_age = sorted(runs.iterdir(), key=lambda run: run.stat().st_mtime_ns)
+        for old in by_age[: -_KEPT_RUNS + 1]:
             if _is_over(old):
                 shutil.rmtree(old, ignore_errors=True)
         run = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=runs))

@@ -33,7 +33,7 @@ class Services:
         """The directory."""
         config = {
             "listen": self.addresses.directory,
-            "etcd": {"endpoints": [self.addresses.etcd]},
+            "etcd": {"endpoints": [self.addresses.etcd.removeprefix("http://")]},
             "log_level": self.spec.log_level,
         }
         return self._service("directory", "directory", config, DIRECTORY_TIER)

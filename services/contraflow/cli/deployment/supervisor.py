@@ -54,6 +54,12 @@ class Supervisor:
                 process.kill()
             self._dismiss_janitor()
 
+    @property
+    def janitor_pid(self) -> int:
+        """Process id of the janitor, while entered."""
+        assert self._janitor is not None, "not entered"
+        return self._janitor.pid
+
     async def start(self, spec: ProcessSpec) -> Process:
         """Start a process. Its name must not be in use by a running one."""
         running = self._processes.get(spec.name)

@@ -38,4 +38,4 @@ def _value(value: Any) -> str:
 
 def _text(text: str) -> str:
     # Every JSON string is a TOML string, but for DEL.
-    return json.dumps(text).replace("\x7f", "\\u007F")
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
