@@ -3,41 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 import uvloop
+from tests.integration.router_http.wire import (
+    Dial,
+    Listening,
+    MakeClient,
+    Script,
+    Serve,
+    Upstream,
+    Wire,
+)
 
 from contraflow.router.http import (
     ClientLimits,
     Handler,
-    HttpServer,
     Origin,
     ServerLimits,
     UpstreamClient,
 )
-from tests.integration.router_http.wire import Script, Wire
-
-Serve = Callable[..., Awaitable[HttpServer]]
-Dial = Callable[[HttpServer], Awaitable[Wire]]
-Upstream = Callable[[Script], Awaitable[Origin]]
-MakeClient = Callable[..., UpstreamClient]
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 
 
-class Listening(HttpServer):
-    """A server that knows its port."""
-
-    port = 0
-
-
 @pytest.fixture
 async def serve() -> AsyncIterator[Serve]:
-    servers: list[HttpServer] = []
+    servers: list[Listening] = []
 
     async def start(handler: Handler, host: str = "127.0.0.1", **limits: Any) -> Listening:
         server = Listening(handler, limits=ServerLimits(**limits))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.integration.router_http.wire import MakeClient, Serve, Upstream, Wire
+from tests.support.wait import until
 
 from contraflow.router.http import (
     Origin,
@@ -17,9 +19,6 @@ from contraflow.router.http import (
     UpstreamReset,
     UpstreamTimeout,
 )
-from tests.integration.router_http.conftest import MakeClient, Serve, Upstream
-from tests.integration.router_http.wire import Wire
-from tests.support.wait import until
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 

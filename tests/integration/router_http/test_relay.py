@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.integration.router_http.wire import Dial, MakeClient, Serve, Upstream, Wire
+from tests.support.wait import until
+
 from contraflow.router.http import (
     Handler,
     Origin,
@@ -13,9 +16,6 @@ from contraflow.router.http import (
     UpstreamClient,
     end_to_end,
 )
-from tests.integration.router_http.conftest import Dial, MakeClient, Serve, Upstream
-from tests.integration.router_http.wire import Wire
-from tests.support.wait import until
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

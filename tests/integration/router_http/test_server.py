@@ -8,10 +8,10 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tests.integration.router_http.wire import Dial, Serve
+from tests.support.wait import until
 
 from contraflow.router.http import ApiError, HttpServer, ListenError, Request, Responder
-from tests.integration.router_http.conftest import Dial, Serve
-from tests.support.wait import until
 
 GET = b"GET /a?b=1 HTTP/1.1\r\nHost: h\r\n\r\n"
 CLOSE = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
@@ -358,7 +358,7 @@ async def test_an_error_in_mid_response_truncates_it(serve: Serve, dial: Dial) -
         await wire.send(b"GET %b HTTP/1.1\r\nHost: h\r\n\r\n" % target)
         assert not (await wire.rest()).endswith(b"0\r\n\r\n")
         async with aiohttp.ClientSession() as session:
-            with pytest.raises(aiohttp.ClientError):  # noqa: PT012
+            with pytest.raises(aiohttp.ClientError):
                 async with session.get(f"http://127.0.0.1:{server.port}{target.decode()}") as got:
                     await got.read()
 

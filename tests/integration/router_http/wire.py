@@ -7,6 +7,8 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from contraflow.router.http import HttpServer, Origin, UpstreamClient
+
 PATIENCE = 20.0
 
 
@@ -95,4 +97,14 @@ class Wire:
         self.writer.transport.abort()
 
 
+class Listening(HttpServer):
+    """A server that knows its port."""
+
+    port = 0
+
+
 Script = Callable[[Wire], Awaitable[None]]
+Serve = Callable[..., Awaitable[Listening]]
+Dial = Callable[[Listening], Awaitable[Wire]]
+Upstream = Callable[[Script], Awaitable[Origin]]
+MakeClient = Callable[..., UpstreamClient]
