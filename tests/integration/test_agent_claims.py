@@ -81,7 +81,8 @@ async def test_a_silent_engine_costs_the_deadline_and_its_late_grant_is_given_ba
     handle = decode.retain("chat")
     async with running_agent(acquire_timeout=0.05) as agent, decode.attached(agent.link):
         decode.hold_answers()
-        assert await denied(agent.acquire("c1", "chat")) is Reason.ENGINE_UNRESPONSIVE
+        call = agent.acquire("c1", "chat", timeout=None)
+        assert await denied(call) is Reason.ENGINE_UNRESPONSIVE
         await until(lambda: decode.state_of(handle) is State.CLAIMED, "the engine has claimed")
         decode.give_answers()
         await until(lambda: decode.state_of(handle) is State.RETAINED, "the claim is given back")
@@ -107,7 +108,7 @@ async def test_a_router_that_leaves_leaves_no_claim_behind() -> None:
         )
 
 
-async def test_the_callers_own_deadline_counts_if_it_is_shorter() -> None:
+async def test_the_callers_own_deadline_counts() -> None:
     decode = FakeEngineLink(engine())
     handle = decode.retain("chat")
     async with running_agent(acquire_timeout=600) as agent, decode.attached(agent.link):

@@ -24,7 +24,11 @@ class Page:
 
 
 class Agent:
-    """The use cases of AgentService. Timeouts are seconds that an engine has to answer."""
+    """The use cases of AgentService.
+
+    An engine has the time that the caller will wait; ``acquire_timeout`` and
+    ``order_timeout``, in seconds, if the caller sets no deadline.
+    """
 
     def __init__(self, engines: Engines, *, acquire_timeout: float, order_timeout: float) -> None:
         self._engines = engines
@@ -34,13 +38,13 @@ class Agent:
     async def acquire(
         self, engine_id: str, request: ClaimRequest, time_left: float | None
     ) -> Granted:
-        """Claim the newest handle of a session; ``time_left`` is what the caller will wait.
+        """Claim the newest handle of a session; the caller waits ``time_left`` seconds.
 
         Raises HandleNotFound, HandleClaimed, HandleExpired, LeaseTooShort, TenantMismatch,
         EngineNotAttached, EngineIncarnationStale, EngineIdReused, EngineUnresponsive.
         """
         attachment = self._engines.find_for_pull(engine_id)
-        return await attachment.acquire(request, _shorter(self._acquire_timeout, time_left))
+        return await attachment.acquire(request, _bounded(time_left, self._acquire_timeout))
 
     async def return_claim(self, engine_id: str, claim_id: str, time_left: float | None) -> None:
         """Give a claim back unread.
@@ -48,7 +52,7 @@ class Agent:
         Raises ClaimNotFound, EngineNotAttached, EngineIncarnationStale, EngineUnresponsive.
         """
         attachment = self._engines.find(engine_id)
-        await attachment.return_claim(claim_id, _shorter(self._order_timeout, time_left))
+        await attachment.return_claim(claim_id, _bounded(time_left, self._order_timeout))
 
     async def release(self, handle_ids: Sequence[str], time_left: float | None) -> list[str]:
         """Free retained handles; returns the ids of those that will be free.
@@ -56,7 +60,7 @@ class Agent:
         Raises EngineNotAttached before anything is freed, EngineIncarnationStale likewise,
         EngineUnresponsive.
         """
-        timeout = _shorter(self._order_timeout, time_left)
+        timeout = _bounded(time_left, self._order_timeout)
         by_engine: dict[str, list[str]] = {}
         for handle_id in dict.fromkeys(handle_ids):
             engine_id, _, _ = handle_id.partition("/")
@@ -83,6 +87,6 @@ class Agent:
         return self._engines.attached()
 
 
-def _shorter(timeout: float, time_left: float | None) -> float:
+def _bounded(time_left: float | None, otherwise: float) -> float:
     # A tenth is left for the way back, so that the caller gets our typed answer.
-    return timeout if time_left is None else min(timeout, time_left * 0.9)
+    return otherwise if time_left is None else time_left * 0.9

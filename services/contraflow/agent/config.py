@@ -19,9 +19,9 @@ class ClaimConfig(Config, frozen=True):
     max_read_seconds: Seconds = 10.0
     """Time that a read may take after that."""
     acquire_timeout_seconds: Seconds = 0.05
-    """Time that an engine has to answer an acquire."""
+    """Time that an engine has to answer an acquire, where the router sets no deadline."""
     order_timeout_seconds: Seconds = 1.0
-    """Time that an engine has to answer a return or a release."""
+    """Likewise for a return or a release."""
 
 
 class AgentConfig(Config, frozen=True):

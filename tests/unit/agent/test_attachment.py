@@ -1,0 +1,175 @@
+"""The races of a claim, each in one exact order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from tests.support.clock import ManualClock
+from tests.support.fake_engine_link import engine
+
+from contraflow.agent.attachment import Attachment
+from contraflow.agent.codec import Granted, Introduction, handle_from_proto
+from contraflow.agent.link import EngineLink
+from contraflow.core.errors import (
+    EngineNotAttached,
+    EngineUnresponsive,
+    HandleClaimed,
+    HandleNotFound,
+)
+from contraflow.core.handle import ClaimRequest
+from contraflow.v1 import engine_link_service_pb2 as pb
+from contraflow.v1 import errors_pb2, handle_pb2
+
+REQUEST = ClaimRequest("c1", "acme", "key", start_by=60.0, max_read=10.0)
+CLAIMED = handle_pb2.Handle(
+    handle_id="decode-1/1",
+    engine_id="decode-1",
+    state=handle_pb2.HANDLE_STATE_CLAIMED,
+    claim_id="c1",
+    ttl=Duration(seconds=480),
+)
+
+
+@dataclass
+class World:
+    """An attachment whose engine says what the test says."""
+
+    clock: ManualClock = field(default_factory=ManualClock)
+    requests: asyncio.Queue[pb.AttachRequest] = field(default_factory=asyncio.Queue)
+
+    def __post_init__(self) -> None:
+        self.attachment = Attachment(engine(), self.clock, lambda outcome, report: None)
+        self.link = EngineLink(1)
+        self.attachment.linked(self.link, Introduction(engine(), []))
+        self.orders = self.link.orders(self._requests(), self.attachment.on_event)
+
+    async def _requests(self) -> AsyncIterator[pb.AttachRequest]:
+        while True:
+            yield await self.requests.get()
+
+    def ask(self, timeout: float = 60.0) -> asyncio.Task[Granted]:
+        return asyncio.create_task(self.attachment.acquire(REQUEST, timeout))
+
+    async def order(self) -> pb.AttachResponse:
+        order = await anext(self.orders)
+        return await anext(self.orders) if order.HasField("welcome") else order
+
+    def grant(self, order: pb.AttachResponse) -> None:
+        grant = pb.Grant(handle=CLAIMED)
+        result = pb.AcquireResult(call_id=order.acquire.call_id, grant=grant)
+        self.requests.put_nowait(pb.AttachRequest(acquire_result=result))
+
+    def deny(self, order: pb.AttachResponse, reason: errors_pb2.ErrorReason) -> None:
+        denial = pb.Denial(reason=reason, message="no")
+        result = pb.AcquireResult(call_id=order.acquire.call_id, denial=denial)
+        self.requests.put_nowait(pb.AttachRequest(acquire_result=result))
+
+
+async def cancelled(task: asyncio.Task[Granted]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_grant_that_comes_when_its_caller_has_left_is_given_back() -> None:
+    world = World()
+    call = world.ask()
+    order = await world.order()
+    await cancelled(call)
+    world.grant(order)
+    assert (await world.order()).return_order.claim_id == "c1"
+
+
+async def test_a_grant_that_comes_as_its_caller_leaves_is_given_back() -> None:
+    world = World()
+    call = world.ask()
+    order = await world.order()
+    # Answered, but the caller is cancelled before it runs again.
+    world.link._calls.answer(
+        "acquire_result",
+        pb.AcquireResult(call_id=order.acquire.call_id, grant=pb.Grant(handle=CLAIMED)),
+    )
+    await cancelled(call)
+    assert (await world.order()).return_order.claim_id == "c1"
+
+
+async def test_a_grant_that_a_retry_waits_for_is_kept() -> None:
+    world = World()
+    first = world.ask()
+    first_order = await world.order()
+    await cancelled(first)
+    retry = world.ask()
+    second_order = await world.order()
+    world.grant(first_order)
+    world.grant(second_order)
+    assert (await retry).handle.claim_id == "c1"
+    # Nothing but the next acquire is on its way.
+    world.ask()
+    assert (await world.order()).HasField("acquire")
+
+
+async def test_a_claim_that_was_handed_out_is_not_given_back_for_a_repeated_call() -> None:
+    world = World()
+    first = world.ask()
+    world.grant(await world.order())
+    await first
+    repeated = world.ask()
+    order = await world.order()
+    await cancelled(repeated)
+    world.grant(order)
+    world.ask()
+    assert (await world.order()).HasField("acquire")
+
+
+async def test_time_that_the_answer_took_is_not_promised() -> None:
+    world = World()
+    call = world.ask()
+    order = await world.order()
+    world.clock.advance(7.0)
+    world.grant(order)
+    granted = await call
+    assert (granted.start_by, granted.hold_until) == (53.0, 63.0)
+
+
+async def test_a_grant_that_comes_when_its_time_is_over_is_given_back() -> None:
+    world = World()
+    call = world.ask()
+    order = await world.order()
+    world.clock.advance(60.0)
+    world.grant(order)
+    with pytest.raises(EngineUnresponsive):
+        await call
+    assert (await world.order()).return_order.claim_id == "c1"
+
+
+async def test_denials_are_the_engines_and_leave_nothing() -> None:
+    world = World()
+    for reason, kind in (
+        (errors_pb2.ERROR_REASON_HANDLE_CLAIMED, HandleClaimed),
+        (errors_pb2.ERROR_REASON_HANDLE_NOT_FOUND, HandleNotFound),
+    ):
+        call = world.ask()
+        world.deny(await world.order(), reason)
+        with pytest.raises(kind):
+            await call
+    assert len(world.attachment._claims) == 0
+
+
+async def test_a_claim_whose_link_broke_is_given_back_once_the_engine_says_that_it_lives() -> None:
+    world = World()
+    call = world.ask()
+    await world.order()
+    living = handle_from_proto(CLAIMED, world.clock.now())
+    assert living is not None
+    second = EngineLink(2)
+    known = Introduction(engine(), [living])
+    world.attachment.linked(second, known)  # a takeover: the first link ends in the same moment
+    with pytest.raises(EngineNotAttached):
+        await call
+    orders = second.orders(world._requests(), world.attachment.on_event)
+    assert (await anext(orders)).HasField("welcome")
+    assert (await anext(orders)).return_order.claim_id == "c1"
