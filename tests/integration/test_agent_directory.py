@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.directory_content import DirectoryContent, directory_at, free_address
 from tests.support.etcd import running_etcd
 from tests.support.fake_engine_link import FakeEngineLink, HealthEndpoint, engine
 from tests.support.running_agent import denied, eventually, running_agent
-from tests.support.running_directory import RunningDirectory, free_address, running_directory
 
 from contraflow.core.errors import Reason
 from contraflow.core.handle import Handle, State
@@ -17,7 +17,7 @@ from contraflow.runtime.address import Address
 pytestmark = pytest.mark.integration
 
 
-async def published(directory: RunningDirectory, *handles: Handle) -> None:
+async def published(directory: DirectoryContent, *handles: Handle) -> None:
     """Return once the directory holds just the sessions of these handles."""
     expected = {handle.session_key: handle.handle_id for handle in handles}
 
@@ -27,7 +27,7 @@ async def published(directory: RunningDirectory, *handles: Handle) -> None:
     await eventually(as_expected, f"the directory holds {expected}")
 
 
-async def registered(directory: RunningDirectory, *engine_ids: str) -> None:
+async def registered(directory: DirectoryContent, *engine_ids: str) -> None:
     """Return once the directory knows just these engines."""
 
     async def as_expected() -> bool:
@@ -39,7 +39,7 @@ async def registered(directory: RunningDirectory, *engine_ids: str) -> None:
 async def follow_a_conversation(address: Address, etcd: Address | None) -> None:
     async with (
         HealthEndpoint().serving() as health,
-        running_directory(address, etcd) as directory,
+        directory_at(address, etcd) as directory,
         running_agent([address]) as agent,
     ):
         decode = FakeEngineLink(engine(endpoint=health.url))
@@ -75,7 +75,7 @@ async def test_an_engine_is_registered_when_its_server_answers_and_not_before() 
     endpoint.healthy = False
     async with (
         endpoint.serving(),
-        running_directory(address) as directory,
+        directory_at(address) as directory,
         running_agent([address]) as agent,
     ):
         decode = FakeEngineLink(engine(endpoint=endpoint.url))
@@ -94,12 +94,12 @@ async def test_what_happens_while_the_directory_is_down_is_published_when_it_is_
         decode = FakeEngineLink(engine(endpoint=health.url))
         old, gone = decode.retain("chat"), decode.retain("gone")
         async with decode.attached(agent.link):
-            async with running_directory(address) as directory:
+            async with directory_at(address) as directory:
                 await published(directory, old, gone)
             decode.end(gone, State.READ)
             new, fresh = decode.retain("chat"), decode.retain("fresh")
             # In memory: it has lost all that it knew, the registration included.
-            async with running_directory(address) as directory:
+            async with directory_at(address) as directory:
                 await registered(directory, "decode-1")
                 await published(directory, new, fresh)
 
@@ -111,11 +111,11 @@ async def test_a_directory_that_was_away_continues_the_registration(tmp_path: Pa
             decode = FakeEngineLink(engine(endpoint=health.url))
             old, gone = decode.retain("chat"), decode.retain("gone")
             async with decode.attached(agent.link):
-                async with running_directory(address, etcd.address) as directory:
+                async with directory_at(address, etcd.address) as directory:
                     await published(directory, old, gone)
                 decode.end(gone, State.READ)
                 new = decode.retain("chat")
-                async with running_directory(address, etcd.address) as directory:
+                async with directory_at(address, etcd.address) as directory:
                     await published(directory, new)
 
 
@@ -125,7 +125,7 @@ async def test_an_engine_back_in_time_keeps_its_records_and_one_that_stays_away_
     address = free_address()
     async with (
         HealthEndpoint().serving() as health,
-        running_directory(address) as directory,
+        directory_at(address) as directory,
         running_agent([address], ttl=1.0) as agent,
     ):
         decode = FakeEngineLink(engine(endpoint=health.url))
@@ -145,7 +145,7 @@ async def test_a_restarted_engine_takes_its_place_at_once() -> None:
     address = free_address()
     async with (
         HealthEndpoint().serving() as health,
-        running_directory(address) as directory,
+        directory_at(address) as directory,
         running_agent([address], ttl=300.0) as agent,
     ):
         old = FakeEngineLink(engine("old", endpoint=health.url))
@@ -162,7 +162,7 @@ async def test_an_id_that_is_alive_elsewhere_is_never_pulled() -> None:
     address = free_address()
     async with (
         HealthEndpoint().serving() as health,
-        running_directory(address) as directory,
+        directory_at(address) as directory,
         running_agent([address]) as one,
         running_agent([address]) as other,
     ):
