@@ -58,7 +58,7 @@ services() {
   local lock=requirements/services.lock env project
   env=$(digest "$PWD" "$python" "$lock")
   if ! current .venv/.env "$env"; then
-    say "services environment .venv: about 60 MB to download, 250 MB on disk, half a minute"
+    say "services environment .venv: about 85 MB to download, 310 MB on disk, half a minute"
     new_venv .venv
     pip_install .venv --require-hashes --no-deps -r "$lock"
     printf '%s' "$env" >.venv/.env
@@ -96,7 +96,7 @@ proto() {
   local lock=requirements/proto.lock env
   env=$(digest "$PWD" "$python" "$lock")
   if ! current .venv-proto/.env "$env"; then
-    say "code generator .venv-proto: 4 MB"
+    say "code generator .venv-proto: 12 MB to download"
     new_venv .venv-proto
     pip_install .venv-proto --require-hashes --no-deps -r "$lock"
     printf '%s' "$env" >.venv-proto/.env
