@@ -12,6 +12,8 @@ from contraflow.router.http.request import Request
 from contraflow.router.http.request_reader import ReadState, RequestReader
 from contraflow.router.http.responder import Responder
 
+_JOIN_BELOW = 64 * 1024
+
 
 class ConnectionOwner(Protocol):
     """What a connection needs of its server."""
@@ -38,7 +40,7 @@ class ServerConnection(asyncio.Protocol):
     __slots__ = (
         "_active", "_backlog", "_backlog_bytes", "_body_started", "_deadline", "_discarding",
         "_drained", "_owner", "_peer", "_read_paused", "_reader", "_refusal", "_task", "_transport",
-        "_watched", "_write_deadline", "closing", "congested",
+        "_unsent", "_unsent_bytes", "_watched", "_write_deadline", "closing", "congested",
     )  # fmt: skip
 
     def __init__(self, owner: ConnectionOwner) -> None:
@@ -56,6 +58,8 @@ class ServerConnection(asyncio.Protocol):
         self._write_deadline: float | None = None
         self._body_started = 0.0
         self._drained: asyncio.Future[None] | None = None
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
         self.congested = False
         self.closing = False
 
@@ -111,11 +115,28 @@ class ServerConnection(asyncio.Protocol):
     # The responder's side.
 
     def send(self, *parts: bytes) -> None:
-        """Write, or drop the bytes if the client is gone."""
+        """Write with this turn of the event loop, or drop the bytes if the client is gone.
+
+        Headers, events and the end of a response that come in one turn leave in one system call.
+        """
         if self.closing or self._transport.is_closing():
             self.closing = True
-        elif len(parts) == 1:
-            self._transport.write(parts[0])
+            return
+        if not self._unsent:
+            self._owner.loop.call_soon(self._flush)
+        self._unsent.extend(parts)
+        self._unsent_bytes += sum(map(len, parts))
+        if self._unsent_bytes >= self._owner.limits.write_buffer_bytes:
+            self._flush()
+
+    def _flush(self) -> None:
+        parts, size = self._unsent, self._unsent_bytes
+        if not parts or self.closing or self._transport.is_closing():
+            return
+        self._unsent = []
+        self._unsent_bytes = 0
+        if size < _JOIN_BELOW:
+            self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
         else:
             self._transport.writelines(parts)
 
@@ -136,6 +157,7 @@ class ServerConnection(asyncio.Protocol):
         """The active response is complete; go on with the next request or close."""
         self._active = None
         self._task = None
+        self._flush()
         if self.closing:
             return
         if keep_alive and not self._owner.draining:
@@ -144,7 +166,8 @@ class ServerConnection(asyncio.Protocol):
             self._close()
 
     def abort(self) -> None:
-        """Drop the connection with everything that is still unsent."""
+        """Close at once; what the client has not taken is dropped."""
+        self._flush()
         self.closing = True
         self._transport.abort()
 
