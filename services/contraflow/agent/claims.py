@@ -101,7 +101,8 @@ class ClaimBook:
         ]
 
     def _forget_old(self, now: float) -> None:
-        for record in list(self._records.values()):
-            if record.hold_left(now) + _KEPT_AFTER_HOLD > 0:
-                return  # in order of their sending: those behind it are younger
-            del self._records[record.claim_id]
+        while self._records:
+            oldest = next(iter(self._records.values()))  # they are in order of their sending
+            if oldest.hold_left(now) + _KEPT_AFTER_HOLD > 0:
+                return
+            del self._records[oldest.claim_id]
