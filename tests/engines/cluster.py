@@ -1,0 +1,193 @@
+"""A running deployment as the real-engine tests see it: turns, claims, the reference."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import random
+import tomllib
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from contraflow.cli.deployment import MODEL_NAME, Deployment, PromptTokens, prompt_tokens
+from contraflow.cli.deployment.engine_command import EngineHandle
+from contraflow.cli.deployment.http_client import connect, post_json
+from contraflow.core.fleet import Role
+from contraflow.core.session import session_key
+from contraflow.router.report import parse_header
+from contraflow.router.tenancy import DEFAULT_TENANT
+from contraflow.v1 import agent_service_pb2 as agent_pb
+from contraflow.v1 import handle_pb2
+from contraflow.v1.agent_service_pb2_grpc import AgentServiceStub
+
+_GREEDY = {"model": MODEL_NAME, "temperature": 0, "return_token_ids": True, "ignore_eos": True}
+_METRICS_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer. ``report`` is what the router says of the turn; ``body`` the whole JSON."""
+
+    status: int
+    body: Mapping[str, Any]
+    report: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ids(self) -> list[int]:
+        """Generated token ids."""
+        ids: list[int] = self.body["choices"][0]["token_ids"]
+        return ids
+
+    def tokens(self, name: str) -> int:
+        """A count of the report: pulled, local, computed, bytes."""
+        return int(self.report[name])
+
+
+class Cluster:
+    """Deterministic prompts, turns through a router or straight to an engine."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.deployment = deployment
+        self._random = random.Random(7)
+        config = tomllib.loads((deployment.run_dir / "router-1.toml").read_text())
+        self._secret = config["cluster_secret"].encode()
+        self.prefill = deployment.engine(Role.PREFILL)
+        self.decode = deployment.engine(Role.DECODE)
+
+    def text(self, length: int) -> list[int]:
+        """Random token ids of printable text."""
+        return [self._random.randrange(40, 120) for _ in range(length)]
+
+    @staticmethod
+    def session() -> str:
+        """A session id that nobody has used."""
+        return f"test-{uuid.uuid4()}"
+
+    def key(self, session: str) -> str:
+        """What the rest of the system calls a session."""
+        return session_key(self._secret, DEFAULT_TENANT, session)
+
+    async def turn(
+        self, prompt: Sequence[int], session: str, tokens: int = 40, router: int = 0, **fields: Any
+    ) -> Reply:
+        """A turn through a router, not streamed, its prompt given as ids."""
+        body = {
+            **_GREEDY, "prompt": list(prompt), "max_tokens": tokens, "session_id": session, **fields,
+        }  # fmt: skip
+        return await asyncio.to_thread(
+            _post, self.deployment.routers[router].http, "/v1/completions", body
+        )
+
+    async def leg(
+        self, engine: EngineHandle, prompt: Sequence[int], params: object, tokens: int = 1, **f: Any
+    ) -> Reply:
+        """One leg straight to an engine."""
+        body = {
+            **_GREEDY, "prompt": list(prompt), "max_tokens": tokens, "kv_transfer_params": params, **f,
+        }  # fmt: skip
+        return await asyncio.to_thread(_post, engine.endpoint, "/v1/completions", body)
+
+    async def reference(self, prompt: Sequence[int], tokens: int = 40) -> list[int]:
+        """What an engine without any connector generates."""
+        body = {**_GREEDY, "prompt": list(prompt), "max_tokens": tokens}
+        answer = await post_json(self.deployment.reference.endpoint, "/v1/completions", body)
+        ids: list[int] = answer["choices"][0]["token_ids"]
+        return ids
+
+    async def counted(self) -> PromptTokens:
+        """What P has counted so far. Lags behind by a second or so."""
+        return prompt_tokens(await self.deployment.metrics(self.prefill))
+
+    async def counted_since(self, before: PromptTokens, tokens: int) -> PromptTokens:
+        """What P has counted since, once it accounts for ``tokens`` prompt tokens."""
+        async with asyncio.timeout(_METRICS_SECONDS):
+            while (delta := await self.counted() - before).total < tokens:
+                await asyncio.sleep(0.1)
+        return delta
+
+    # The owner.
+
+    async def acquire(
+        self, session: str, claim_id: str | None = None, *, tenant: str = DEFAULT_TENANT
+    ) -> agent_pb.AcquireHandleResponse:
+        """Claim as a router would. Raises grpc.aio.AioRpcError."""
+        request = agent_pb.AcquireHandleRequest(
+            claim_id=claim_id or str(uuid.uuid4()),
+            tenant=tenant,
+            session_key=self.key(session),
+            engine_id=await self.decode_id(),
+        )
+        async with self._agent() as channel:
+            return await AgentServiceStub(channel).AcquireHandle(request, timeout=5)
+
+    async def give_back(self, claim_id: str) -> None:
+        """Return a claim."""
+        request = agent_pb.ReturnClaimRequest(claim_id=claim_id, engine_id=await self.decode_id())
+        async with self._agent() as channel:
+            await AgentServiceStub(channel).ReturnClaim(request, timeout=5)
+
+    async def release(self, *handle_ids: str) -> list[str]:
+        """Free handles; returns those that will be free."""
+        request = agent_pb.ReleaseHandlesRequest(handle_ids=handle_ids)
+        async with self._agent() as channel:
+            answer = await AgentServiceStub(channel).ReleaseHandles(request, timeout=5)
+        return list(answer.released_handle_ids)
+
+    async def handles(self, session: str) -> list[handle_pb2.Handle]:
+        """Handles of a session that the agent knows."""
+        request = agent_pb.ListHandlesRequest(session_key=self.key(session))
+        async with self._agent() as channel:
+            answer = await AgentServiceStub(channel).ListHandles(request, timeout=5)
+        return list(answer.handles)
+
+    async def until_handles(self, session: str, count: int) -> list[handle_pb2.Handle]:
+        """The handles, once there are ``count`` of them."""
+        async with asyncio.timeout(_METRICS_SECONDS):
+            while len(handles := await self.handles(session)) != count:
+                await asyncio.sleep(0.05)
+        return handles
+
+    async def pinned(self) -> float:
+        """Share of D's blocks in use. Lags behind by a second or so."""
+        return (await self.deployment.metrics(self.decode))["vllm:kv_cache_usage_perc"]
+
+    async def until_pinned_below(self, share: float) -> None:
+        """Returns once D has freed that much."""
+        async with asyncio.timeout(_METRICS_SECONDS):
+            while await self.pinned() >= share:
+                await asyncio.sleep(0.1)
+
+    async def decode_id(self) -> str:
+        """Incarnation of the decode engine."""
+        async with self._agent() as channel:
+            answer = await AgentServiceStub(channel).ListAttachedEngines(
+                agent_pb.ListAttachedEnginesRequest(), timeout=5
+            )
+        found: list[str] = [
+            one.engine.engine_id
+            for one in answer.engines
+            if one.engine.endpoint == self.decode.endpoint
+        ]
+        return found[0]
+
+    def _agent(self) -> grpc.aio.Channel:
+        return grpc.aio.insecure_channel(
+            self.deployment.addresses.agent, options=[("grpc.enable_http_proxy", 0)]
+        )
+
+
+def _post(base_url: str, path: str, body: Mapping[str, Any]) -> Reply:
+    connection = connect(base_url, 120.0)
+    try:
+        data = json.dumps(body).encode()
+        connection.request("POST", path, data, {"content-type": "application/json"})
+        response: http.client.HTTPResponse = connection.getresponse()
+        report = parse_header(response.getheader("x-contraflow", ""))
+        return Reply(response.status, json.loads(response.read()), report)
+    finally:
+        connection.close()
