@@ -8,9 +8,9 @@ import json
 import random
 import tomllib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -26,7 +26,8 @@ from contraflow.v1 import handle_pb2
 from contraflow.v1.agent_service_pb2_grpc import AgentServiceStub
 
 _GREEDY = {"model": MODEL_NAME, "temperature": 0, "return_token_ids": True, "ignore_eos": True}
-_METRICS_SECONDS = 15.0
+_PATIENCE_SECONDS = 15.0
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -77,19 +78,32 @@ class Cluster:
     ) -> Reply:
         """A turn through a router, not streamed, its prompt given as ids."""
         body = {
-            **_GREEDY, "prompt": list(prompt), "max_tokens": tokens, "session_id": session, **fields,
-        }  # fmt: skip
+            **_GREEDY,
+            "prompt": list(prompt),
+            "max_tokens": tokens,
+            "session_id": session,
+            **fields,
+        }
         return await asyncio.to_thread(
             _post, self.deployment.routers[router].http, "/v1/completions", body
         )
 
     async def leg(
-        self, engine: EngineHandle, prompt: Sequence[int], params: object, tokens: int = 1, **f: Any
+        self,
+        engine: EngineHandle,
+        prompt: Sequence[int],
+        params: object,
+        tokens: int = 1,
+        **fields: Any,
     ) -> Reply:
         """One leg straight to an engine."""
         body = {
-            **_GREEDY, "prompt": list(prompt), "max_tokens": tokens, "kv_transfer_params": params, **f,
-        }  # fmt: skip
+            **_GREEDY,
+            "prompt": list(prompt),
+            "max_tokens": tokens,
+            "kv_transfer_params": params,
+            **fields,
+        }
         return await asyncio.to_thread(_post, engine.endpoint, "/v1/completions", body)
 
     async def reference(self, prompt: Sequence[int], tokens: int = 40) -> list[int]:
@@ -105,10 +119,11 @@ class Cluster:
 
     async def counted_since(self, before: PromptTokens, tokens: int) -> PromptTokens:
         """What P has counted since, once it accounts for ``tokens`` prompt tokens."""
-        async with asyncio.timeout(_METRICS_SECONDS):
-            while (delta := await self.counted() - before).total < tokens:
-                await asyncio.sleep(0.1)
-        return delta
+
+        async def delta() -> PromptTokens:
+            return await self.counted() - before
+
+        return await _until(delta, lambda counted: counted.total >= tokens)
 
     # The owner.
 
@@ -147,10 +162,7 @@ class Cluster:
 
     async def until_handles(self, session: str, count: int) -> list[handle_pb2.Handle]:
         """The handles, once there are ``count`` of them."""
-        async with asyncio.timeout(_METRICS_SECONDS):
-            while len(handles := await self.handles(session)) != count:
-                await asyncio.sleep(0.05)
-        return handles
+        return await _until(lambda: self.handles(session), lambda found: len(found) == count)
 
     async def pinned(self) -> float:
         """Share of D's blocks in use. Lags behind by a second or so."""
@@ -158,9 +170,7 @@ class Cluster:
 
     async def until_pinned_below(self, share: float) -> None:
         """Returns once D has freed that much."""
-        async with asyncio.timeout(_METRICS_SECONDS):
-            while await self.pinned() >= share:
-                await asyncio.sleep(0.1)
+        await _until(self.pinned, lambda pinned: pinned < share)
 
     async def decode_id(self) -> str:
         """Incarnation of the decode engine."""
@@ -179,6 +189,19 @@ class Cluster:
         return grpc.aio.insecure_channel(
             self.deployment.addresses.agent, options=[("grpc.enable_http_proxy", 0)]
         )
+
+
+async def _until(read: Callable[[], Awaitable[T]], good: Callable[[T], bool]) -> T:
+    """What ``read`` returns, once it is ``good``; AssertionError with the last one if never."""
+    value = await read()
+    try:
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            while not good(value):
+                await asyncio.sleep(0.05)
+                value = await read()
+    except TimeoutError:
+        raise AssertionError(f"still {value!r}") from None
+    return value
 
 
 def _post(base_url: str, path: str, body: Mapping[str, Any]) -> Reply:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
+from tests.engines.cluster import Cluster
 
 from contraflow.cli.deployment import Deployment, DeploymentSpec
-from tests.engines.cluster import Cluster
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

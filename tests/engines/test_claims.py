@@ -7,6 +7,7 @@ import uuid
 
 import grpc
 import pytest
+from tests.engines.cluster import Cluster, Reply
 
 from contraflow.core.instructions import Instructions
 from contraflow.core.transfer_params import OURS, Params, for_plain_prefill, for_pulling_prefill
@@ -14,7 +15,6 @@ from contraflow.v1 import agent_service_pb2 as agent_pb
 from contraflow.v1.handle_pb2 import HANDLE_STATE_RETAINED
 from contraflow.wire.convert import proof_from_proto
 from contraflow.wire.params import params_from_proto
-from tests.engines.cluster import Cluster, Reply
 
 pytestmark = [pytest.mark.engines, pytest.mark.asyncio(loop_scope="session")]
 
@@ -26,9 +26,7 @@ def with_proof(grant: agent_pb.AcquireHandleResponse, **changed: object) -> Para
     return {**params, OURS: Instructions(decision="PULL", proof=proof).to_json()}
 
 
-async def granted(
-    cluster: Cluster, salt: str
-) -> tuple[list[int], agent_pb.AcquireHandleResponse]:
+async def granted(cluster: Cluster, salt: str) -> tuple[list[int], agent_pb.AcquireHandleResponse]:
     """The next prompt of a session whose handle was claimed past the router.
 
     ``salt`` goes to both legs, which are sent straight to the engines.
@@ -47,7 +45,7 @@ async def granted(
 async def pulled(
     cluster: Cluster, grant: agent_pb.AcquireHandleResponse, prompt: list[int], **changed: object
 ) -> tuple[str, Reply]:
-    """Outcome and answer of a prefill with a grant, on a P whose own cache is cold."""
+    """Outcome and answer of a prefill with a grant; ``salt`` as the session's legs had it."""
     salt = changed.pop("salt")
     params = with_proof(grant, **changed)
     reply = await cluster.leg(cluster.prefill, prompt, params, cache_salt=salt)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.engines.cluster import Cluster
 
 from contraflow.cli.demo.run import run_conversation
-from tests.engines.cluster import Cluster
 
 pytestmark = [pytest.mark.engines, pytest.mark.asyncio(loop_scope="session")]
 
@@ -21,7 +21,7 @@ async def test_the_demos_conversation_pulls_and_equals_the_reference(cluster: Cl
     assert outcome.identical == len(outcome.turns) == 5
     routers = [turn.router for turn in outcome.turns]
     taken_over = routers.index("router-2")
-    assert 0 < taken_over
+    assert taken_over > 0
     for turn in outcome.turns[1:]:
         assert turn.plan == "PULL HANDLE_AVAILABLE"
         assert turn.measured.pulled > 0
@@ -54,19 +54,33 @@ async def test_the_second_turn_pulls_the_response_and_the_engine_counts_it(
     assert second.ids == await cluster.reference(second_prompt)
 
 
-@pytest.mark.parametrize("tokens", [BLOCK - 8, BLOCK - 7, BLOCK - 6, 1, 2])
-async def test_handles_that_end_around_a_block_boundary(cluster: Cluster, tokens: int) -> None:
-    """200 + tokens - 1 tokens have KV: k·B-1, k·B, k·B+1 and fewer than a block."""
+@pytest.mark.parametrize("with_kv", [9 * BLOCK - 1, 9 * BLOCK, 9 * BLOCK + 1])
+async def test_handles_that_end_around_a_block_boundary(cluster: Cluster, with_kv: int) -> None:
     session = cluster.session()
     prompt = cluster.text(200)
-    first = await cluster.turn(prompt, session, tokens=tokens)
-    prompt += first.ids + cluster.text(90)
+    first = await cluster.turn(prompt, session, tokens=with_kv - len(prompt) + 1)
+    prompt += first.ids + cluster.text(50)
 
-    second = await cluster.turn(prompt, session, cache_salt="another")  # P's cache is cold
+    second = await cluster.turn(prompt, session)
 
-    if second.report["outcome"] == "PULLED":
-        pytest.fail("a handle under another salt proves nothing about this prompt")
+    assert second.tokens("local") + second.tokens("pulled") == with_kv
     assert second.ids == await cluster.reference(prompt)
+
+
+async def test_too_few_tokens_are_computed_rather_than_pulled(cluster: Cluster) -> None:
+    """64 is the threshold; P holds all but some 8 + 20 tokens of the handle itself."""
+    session = cluster.session()
+    prompt = cluster.text(200)
+    first = await cluster.turn(prompt, session, tokens=21)
+    prompt += first.ids + cluster.text(50)
+
+    second = await cluster.turn(prompt, session)
+
+    assert second.report["outcome"] == "DECLINED_SMALL"
+    assert second.tokens("pulled") == second.tokens("bytes") == 0
+    assert second.ids == await cluster.reference(prompt)
+    # The old handle was kept, then superseded by the new one.
+    await cluster.until_handles(session, 1)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 31, 32, 33, 100])
@@ -83,6 +97,7 @@ async def test_a_stripped_history_is_trimmed_to_the_proven_prefix(
 
     shared = len(prompt) + kept
     assert second.tokens("local") + second.tokens("pulled") <= shared // BLOCK * BLOCK
+    assert (second.tokens("pulled") > 0) == (kept == 100)
     assert second.ids == await cluster.reference(stripped)
 
 
@@ -101,9 +116,7 @@ async def test_a_history_that_shares_nothing_is_not_pulled_and_the_handle_is_kep
     assert second.tokens("pulled") == 0
     assert second.ids == await cluster.reference(rewritten)
     # The old branch and the new one.
-    assert handle.handle_id in {
-        one.handle_id for one in await cluster.until_handles(session, 2)
-    }
+    assert handle.handle_id in {one.handle_id for one in await cluster.until_handles(session, 2)}
 
 
 async def test_regenerating_computes_at_least_one_token(cluster: Cluster) -> None:
