@@ -1,86 +1,55 @@
-"""The directory, in this process, and what one asks it."""
+"""A directory served inside the test's event loop."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from contraflow.directory.config import DirectoryConfig, EtcdConfig, LivenessConfig
+from contraflow.directory.config import DirectoryConfig, EtcdConfig
 from contraflow.directory.main import serve
 from contraflow.runtime.address import Address
-from contraflow.v1 import directory_service_pb2 as pb
-from contraflow.v1 import engine_pb2
-from contraflow.v1.directory_service_pb2_grpc import DirectoryServiceStub
-from tests.support.wait import DEADLINE_SECONDS
+from contraflow.store.etcd_binary import EtcdProcess
 
-if TYPE_CHECKING:
-    from contraflow.v1.directory_service_pb2_grpc import DirectoryServiceAsyncStub
+ANY_PORT = Address("127.0.0.1", 0)
 
 
-def free_address() -> Address:
-    """An address on loopback that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return Address("127.0.0.1", probe.getsockname()[1])
-
-
-@dataclass(frozen=True, slots=True)
-class RunningDirectory:
-    """A directory that serves."""
-
-    stub: DirectoryServiceAsyncStub
-
-    async def engines(self) -> dict[str, engine_pb2.Engine]:
-        """Live engines by id."""
-        response = await self.stub.ListEngines(pb.ListEnginesRequest(), timeout=30.0)
-        return {engine.engine_id: engine for engine in response.engines}
-
-    async def sessions(self) -> dict[str, str]:
-        """Handle ids by session key."""
-        response = await self.stub.ListSessions(pb.ListSessionsRequest(), timeout=30.0)
-        return {session.session_key: session.handle_id for session in response.sessions}
+def on_etcd(etcd: EtcdProcess, prefix: str, **changes: object) -> DirectoryConfig:
+    """Configuration of a directory over ``etcd`` with short intervals."""
+    values: dict[str, object] = {
+        "listen": ANY_PORT,
+        "prefix": prefix,
+        "progress_seconds": 0.2,
+        "etcd": EtcdConfig(endpoints=(etcd.address,), timeout_seconds=1.0),
+    }
+    return DirectoryConfig(**{**values, **changes})  # type: ignore[arg-type]
 
 
 @asynccontextmanager
-async def running_directory(
-    address: Address, etcd: Address | None = None
-) -> AsyncIterator[RunningDirectory]:
-    """A directory on etcd, or in memory: then its content goes when the context ends."""
-    config = DirectoryConfig(
-        listen=address,
-        store="etcd" if etcd else "memory",
-        etcd=EtcdConfig(endpoints=(etcd or Address("127.0.0.1", 1),)),
-        liveness=LivenessConfig(min_ttl_seconds=0.5),
-        log_level="error",
-    )
-    stop, started = asyncio.Event(), asyncio.Event()
-    serving = asyncio.create_task(serve(config, stop=stop, started=lambda _: started.set()))
-    waiting = asyncio.create_task(started.wait())
-    await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
+async def running_directory(config: DirectoryConfig) -> AsyncIterator[Address]:
+    """Serve until the block ends; yields the address that is bound."""
+    stop = asyncio.Event()
+    started: asyncio.Future[Address] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve(config, stop=stop, started=started.set_result))
+    await asyncio.wait((serving, started), return_when=asyncio.FIRST_COMPLETED)
     try:
-        async with grpc.aio.insecure_channel(str(address)) as channel:
-            directory = RunningDirectory(DirectoryServiceStub(channel))
-            await _until_filled(directory)
-            yield directory
+        if started.done():
+            yield started.result()
     finally:
         stop.set()
         await serving
 
 
-async def _until_filled(directory: RunningDirectory) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while True:
-            try:
-                await directory.engines()
-                return
-            except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.UNAVAILABLE:
-                    raise
-            await asyncio.sleep(0.01)
+async def until_healthy(address: Address, service: str = "", within: float = 30.0) -> None:
+    """Return once the server at ``address`` says that it serves."""
+    async with asyncio.timeout(within), grpc.aio.insecure_channel(str(address)) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        statuses = stub.Watch(health_pb2.HealthCheckRequest(service=service), wait_for_ready=True)
+        async for status in statuses:
+            if status.status == health_pb2.HealthCheckResponse.SERVING:
+                break
+        statuses.cancel()

@@ -33,7 +33,12 @@ _GRACE_SECONDS = 2.0
 
 def run(config_path: Path) -> int:
     """Serve until a signal; the exit status, 2 if the configuration is at fault."""
-    return run_service(lambda: serve(load(config_path, DirectoryConfig)))
+    return run_service(lambda: _main(load(config_path, DirectoryConfig)))
+
+
+async def _main(config: DirectoryConfig) -> None:
+    logging.configure("directory", config.log_level)
+    await serve(config)
 
 
 async def serve(
@@ -46,7 +51,6 @@ async def serve(
 
     Raises ConfigError before anything is served.
     """
-    logging.configure("directory", config.log_level)
     clock = SystemClock()
     view = View(config.limits.watch_history)
     records = Records(config.prefix, clock)
@@ -56,25 +60,23 @@ async def serve(
         liveness=config.liveness, limits=config.limits,
         progress_seconds=config.progress_seconds,
     )  # fmt: skip
-    server = GrpcServer(
-        "directory",
-        Limits(
-            max_message_bytes=config.limits.max_message_bytes,
-            max_batch_items=config.limits.max_batch_items,
-            max_page_size=config.limits.max_page_size,
-        ),
-        features=[f"store:{config.store}"],
-    )
+    server = GrpcServer("directory", _limits(config), features=[f"store:{config.store}"])
     server.add(add_DirectoryServiceServicer_to_server, DirectoryServicer(directory, clock), SERVICE)
     try:
         address = server.listen(config.listen)
         _expose_metrics(config, view, directory)
         await server.start(serving=False)
-        log.info("serving", address=str(address), store=config.store)
-        started(address)
-        notify_ready()
+
+        def announce() -> None:
+            log.info("serving", address=str(address), store=config.store)
+            started(address)
+            notify_ready()
+
         await run_until_signal(
-            follow_store(store, records, view, clock), _serve_once_filled(server, view), stop=stop
+            follow_store(store, records, view, clock),
+            _serve_once_filled(server, view),
+            stop=stop,
+            ready=announce,
         )
     finally:
         view.close()
@@ -87,6 +89,14 @@ async def _serve_once_filled(server: GrpcServer, view: View) -> None:
     # Healthy from the first content on, also without the store: reads stay right to serve.
     await view.filled.wait()
     await server.set_serving(True)
+
+
+def _limits(config: DirectoryConfig) -> Limits:
+    return Limits(
+        max_message_bytes=config.limits.max_message_bytes,
+        max_batch_items=config.limits.max_batch_items,
+        max_page_size=config.limits.max_page_size,
+    )
 
 
 def _open_store(config: DirectoryConfig, clock: Clock) -> Store:

@@ -21,7 +21,12 @@ def configure(component: str, level: LogLevel = "info", stream: TextIO = sys.std
     ``component`` is a key of every event.
     """
     console = stream.isatty()
-    renderer = structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer()
+    # Plain tracebacks: structlog's rich ones print local variables, and with them prompt text.
+    renderer = (
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        if console
+        else structlog.processors.JSONRenderer()
+    )
 
     def name_component(
         _logger: object, _method: str, event: structlog.typing.EventDict

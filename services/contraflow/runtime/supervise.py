@@ -42,10 +42,16 @@ def exit_on_config_error(action: Callable[[], object]) -> int:
     return 0
 
 
-async def run_until_signal(*loops: Loop, stop: asyncio.Event | None = None) -> None:
+async def run_until_signal(
+    *loops: Loop,
+    stop: asyncio.Event | None = None,
+    ready: Callable[[], None] = lambda: None,
+) -> None:
     """Run endless ``loops`` side by side until SIGINT, SIGTERM or ``stop``; then cancel them.
 
-    The first exception of any of them ends all, and is raised in an ExceptionGroup.
+    ``ready`` is called once signals are minded: announce the service there, so that nobody
+    can end it before it would end well. The first exception of any loop ends all, and is
+    raised in an ExceptionGroup.
     """
     stop = stop or asyncio.Event()
     running = asyncio.get_running_loop()
@@ -53,6 +59,7 @@ async def run_until_signal(*loops: Loop, stop: asyncio.Event | None = None) -> N
     for number in signals:
         running.add_signal_handler(number, stop.set)
     try:
+        ready()
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(loop) for loop in loops]
             await stop.wait()

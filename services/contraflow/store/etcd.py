@@ -62,6 +62,7 @@ class EtcdStore:
         self._client.metadata = _REQUIRE_LEADER
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="etcd")
         self._tries = len(endpoints)
+        self._closed = False
 
     async def grant(self, ttl: float) -> Lease:
         """As the port says; whole seconds."""
@@ -146,9 +147,10 @@ class EtcdStore:
 
     async def close(self) -> None:
         """As the port says."""
+        self._closed = True
         # Closing the channels ends the calls and watches that wait in threads.
         await asyncio.get_running_loop().run_in_executor(None, self._client.close)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(wait=False)
 
     async def compact(self, revision: int) -> None:
         """Forget history before ``revision``."""
@@ -184,11 +186,10 @@ class EtcdStore:
 
     async def _call(self, function: Callable[[], ResultT], tries: int | None = None) -> ResultT:
         """Call in a thread, on up to ``tries`` endpoints (None: all of them)."""
+        if self._closed:
+            raise StoreUnavailable("the connection to etcd is closed")
         attempts = partial(_attempt, function, tries or self._tries)
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, attempts)
-        except RuntimeError as error:
-            raise StoreUnavailable("the connection to etcd is closed") from error
+        return await asyncio.get_running_loop().run_in_executor(self._pool, attempts)
 
 
 def _attempt(function: Callable[[], ResultT], tries: int) -> ResultT:
@@ -213,6 +214,8 @@ def _endpoint_failed(error: grpc.RpcError) -> bool:
 def _translated(error: grpc.RpcError) -> Exception:
     if error.code() is grpc.StatusCode.NOT_FOUND:
         return LeaseNotFound(error.details())
+    if error.code() is grpc.StatusCode.CANCELLED:
+        return StoreUnavailable("the connection to etcd is closed")
     log.warning("etcd_call_failed", code=error.code().name, details=error.details())
     return StoreUnavailable("etcd does not answer")
 

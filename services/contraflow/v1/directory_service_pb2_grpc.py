@@ -28,6 +28,7 @@ if _version_not_supported:
 class DirectoryServiceStub(object):
     """Replicated and stateless over etcd; any replica serves any call. Everything in
     it is a hint: turns stay right, only slower, while it is stale, empty or down.
+    Reads and watches go on from the last known content while etcd does not answer.
     """
 
     def __init__(self, channel):
@@ -91,6 +92,7 @@ class DirectoryServiceStub(object):
 class DirectoryServiceServicer(object):
     """Replicated and stateless over etcd; any replica serves any call. Everything in
     it is a hint: turns stay right, only slower, while it is stale, empty or down.
+    Reads and watches go on from the last known content while etcd does not answer.
     """
 
     def RegisterEngine(self, request, context):
@@ -151,7 +153,8 @@ class DirectoryServiceServicer(object):
     def GetEngine(self, request, context):
         """One engine.
 
-        Errors: NOT_FOUND (NOT_FOUND).
+        Errors: NOT_FOUND (NOT_FOUND); UNAVAILABLE (STORE_UNAVAILABLE) before this replica
+        has seen its store.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -160,7 +163,8 @@ class DirectoryServiceServicer(object):
     def ListEngines(self, request, context):
         """All live engines, ordered by engine_id, in pages.
 
-        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) for a bad page token.
+        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) for a bad page token; UNAVAILABLE
+        (STORE_UNAVAILABLE) before this replica has seen its store.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -169,7 +173,8 @@ class DirectoryServiceServicer(object):
     def GetSession(self, request, context):
         """One session.
 
-        Errors: NOT_FOUND (NOT_FOUND).
+        Errors: NOT_FOUND (NOT_FOUND); UNAVAILABLE (STORE_UNAVAILABLE) before this replica
+        has seen its store.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -178,7 +183,8 @@ class DirectoryServiceServicer(object):
     def ListSessions(self, request, context):
         """All sessions, ordered by session_key, in pages.
 
-        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) for a bad page token.
+        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) for a bad page token; UNAVAILABLE
+        (STORE_UNAVAILABLE) before this replica has seen its store.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -189,7 +195,7 @@ class DirectoryServiceServicer(object):
         deltas; progress marks when quiet. With start_revision the snapshot is left out.
 
         Errors: OUT_OF_RANGE (REVISION_COMPACTED): watch again without start_revision;
-        UNAVAILABLE (STORE_UNAVAILABLE).
+        INVALID_ARGUMENT (INVALID_ARGUMENT); UNAVAILABLE (STORE_UNAVAILABLE).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -259,6 +265,7 @@ def add_DirectoryServiceServicer_to_server(servicer, server):
 class DirectoryService(object):
     """Replicated and stateless over etcd; any replica serves any call. Everything in
     it is a hint: turns stay right, only slower, while it is stale, empty or down.
+    Reads and watches go on from the last known content while etcd does not answer.
     """
 
     @staticmethod

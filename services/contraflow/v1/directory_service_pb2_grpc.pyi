@@ -188,6 +188,7 @@ _DirectoryServiceWatchType = typing_extensions.TypeVar(
 class DirectoryServiceStub(typing.Generic[_DirectoryServiceRegisterEngineType, _DirectoryServiceRenewEngineType, _DirectoryServiceDeregisterEngineType, _DirectoryServicePublishSessionsType, _DirectoryServiceWithdrawSessionsType, _DirectoryServiceGetEngineType, _DirectoryServiceListEnginesType, _DirectoryServiceGetSessionType, _DirectoryServiceListSessionsType, _DirectoryServiceWatchType]):
     """Replicated and stateless over etcd; any replica serves any call. Everything in
     it is a hint: turns stay right, only slower, while it is stale, empty or down.
+    Reads and watches go on from the last known content while etcd does not answer.
     """
 
     @typing.overload
@@ -321,25 +322,29 @@ class DirectoryServiceStub(typing.Generic[_DirectoryServiceRegisterEngineType, _
     GetEngine: _DirectoryServiceGetEngineType
     """One engine.
 
-    Errors: NOT_FOUND (NOT_FOUND).
+    Errors: NOT_FOUND (NOT_FOUND); UNAVAILABLE (STORE_UNAVAILABLE) before this replica
+    has seen its store.
     """
 
     ListEngines: _DirectoryServiceListEnginesType
     """All live engines, ordered by engine_id, in pages.
 
-    Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) for a bad page token.
+    Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) for a bad page token; UNAVAILABLE
+    (STORE_UNAVAILABLE) before this replica has seen its store.
     """
 
     GetSession: _DirectoryServiceGetSessionType
     """One session.
 
-    Errors: NOT_FOUND (NOT_FOUND).
+    Errors: NOT_FOUND (NOT_FOUND); UNAVAILABLE (STORE_UNAVAILABLE) before this replica
+    has seen its store.
     """
 
     ListSessions: _DirectoryServiceListSessionsType
     """All sessions, ordered by session_key, in pages.
 
-    Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) for a bad page token.
+    Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) for a bad page token; UNAVAILABLE
+    (STORE_UNAVAILABLE) before this replica has seen its store.
     """
 
     Watch: _DirectoryServiceWatchType
@@ -347,7 +352,7 @@ class DirectoryServiceStub(typing.Generic[_DirectoryServiceRegisterEngineType, _
     deltas; progress marks when quiet. With start_revision the snapshot is left out.
 
     Errors: OUT_OF_RANGE (REVISION_COMPACTED): watch again without start_revision;
-    UNAVAILABLE (STORE_UNAVAILABLE).
+    INVALID_ARGUMENT (INVALID_ARGUMENT); UNAVAILABLE (STORE_UNAVAILABLE).
     """
 
 DirectoryServiceAsyncStub: typing_extensions.TypeAlias = DirectoryServiceStub[
@@ -396,6 +401,7 @@ DirectoryServiceAsyncStub: typing_extensions.TypeAlias = DirectoryServiceStub[
 class DirectoryServiceServicer(metaclass=abc.ABCMeta):
     """Replicated and stateless over etcd; any replica serves any call. Everything in
     it is a hint: turns stay right, only slower, while it is stale, empty or down.
+    Reads and watches go on from the last known content while etcd does not answer.
     """
 
     @abc.abstractmethod
@@ -471,7 +477,8 @@ class DirectoryServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[contraflow.v1.directory_service_pb2.GetEngineResponse, collections.abc.Awaitable[contraflow.v1.directory_service_pb2.GetEngineResponse]]:
         """One engine.
 
-        Errors: NOT_FOUND (NOT_FOUND).
+        Errors: NOT_FOUND (NOT_FOUND); UNAVAILABLE (STORE_UNAVAILABLE) before this replica
+        has seen its store.
         """
 
     @abc.abstractmethod
@@ -482,7 +489,8 @@ class DirectoryServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[contraflow.v1.directory_service_pb2.ListEnginesResponse, collections.abc.Awaitable[contraflow.v1.directory_service_pb2.ListEnginesResponse]]:
         """All live engines, ordered by engine_id, in pages.
 
-        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) for a bad page token.
+        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) for a bad page token; UNAVAILABLE
+        (STORE_UNAVAILABLE) before this replica has seen its store.
         """
 
     @abc.abstractmethod
@@ -493,7 +501,8 @@ class DirectoryServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[contraflow.v1.directory_service_pb2.GetSessionResponse, collections.abc.Awaitable[contraflow.v1.directory_service_pb2.GetSessionResponse]]:
         """One session.
 
-        Errors: NOT_FOUND (NOT_FOUND).
+        Errors: NOT_FOUND (NOT_FOUND); UNAVAILABLE (STORE_UNAVAILABLE) before this replica
+        has seen its store.
         """
 
     @abc.abstractmethod
@@ -504,7 +513,8 @@ class DirectoryServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[contraflow.v1.directory_service_pb2.ListSessionsResponse, collections.abc.Awaitable[contraflow.v1.directory_service_pb2.ListSessionsResponse]]:
         """All sessions, ordered by session_key, in pages.
 
-        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) for a bad page token.
+        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) for a bad page token; UNAVAILABLE
+        (STORE_UNAVAILABLE) before this replica has seen its store.
         """
 
     @abc.abstractmethod
@@ -517,7 +527,7 @@ class DirectoryServiceServicer(metaclass=abc.ABCMeta):
         deltas; progress marks when quiet. With start_revision the snapshot is left out.
 
         Errors: OUT_OF_RANGE (REVISION_COMPACTED): watch again without start_revision;
-        UNAVAILABLE (STORE_UNAVAILABLE).
+        INVALID_ARGUMENT (INVALID_ARGUMENT); UNAVAILABLE (STORE_UNAVAILABLE).
         """
 
 def add_DirectoryServiceServicer_to_server(servicer: DirectoryServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

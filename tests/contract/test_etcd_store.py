@@ -1,0 +1,88 @@
+"""What only etcd can do wrong: endpoints that are dead or hang."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import aclosing
+
+import pytest
+from tests.support.etcd import running_etcd
+
+from contraflow.core.errors import StoreUnavailable
+from contraflow.runtime.address import Address
+from contraflow.runtime.config import ConfigError
+from contraflow.store.etcd import EtcdStore
+from contraflow.store.etcd_binary import EtcdProcess, find_etcd
+
+DEAD = Address("127.0.0.1", 1)
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProcess]:
+    with running_etcd(tmp_path_factory.mktemp("etcd")) as process:
+        yield process
+
+
+@pytest.mark.parametrize("attempt", range(4))  # the client begins with a random endpoint
+async def test_a_dead_endpoint_is_passed_over(etcd: EtcdProcess, attempt: int) -> None:
+    store = EtcdStore([DEAD, etcd.address])
+    key = f"failover-{attempt}"
+    async with asyncio.timeout(30):
+        async with aclosing(store.watch(key, 1)) as watch:
+            seen = asyncio.ensure_future(anext(watch))
+            revision = await store.put({key: b"1"})
+            assert (await seen).revision == revision
+    await store.close()
+
+
+async def test_no_live_endpoint_is_an_error() -> None:
+    store = EtcdStore([DEAD, Address("127.0.0.1", 2)])
+    with pytest.raises(StoreUnavailable):
+        await store.put({"a": b"1"})
+    with pytest.raises(StoreUnavailable):
+        await store.list("a")
+    with pytest.raises(StoreUnavailable):
+        async with aclosing(store.watch("a", 1)) as watch:
+            await anext(watch)
+    await store.close()
+
+
+async def test_a_hanging_etcd_is_an_error_and_then_none(etcd: EtcdProcess) -> None:
+    store = EtcdStore([etcd.address], timeout=0.5)
+    await store.put({"a": b"1"})
+    os.kill(etcd.pid, signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(30):
+            for call in (
+                store.list("a"),
+                store.grant(1),
+                store.keepalive(1),
+                store.put({"a": b"2"}),
+            ):
+                with pytest.raises(StoreUnavailable):
+                    await call
+    finally:
+        os.kill(etcd.pid, signal.SIGCONT)
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await store.put({"a": b"3"})
+                break
+            except StoreUnavailable:
+                await asyncio.sleep(0.05)
+    await store.close()
+
+
+def test_the_binary_says_what_it_is_fit_for() -> None:
+    binary = find_etcd()
+    assert binary.version >= (3, 4, 0)
+    assert str(binary.path) in str(binary)
+
+
+def test_a_wrong_etcd_bin_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ETCD_BIN", "/bin/true")
+    with pytest.raises(ConfigError, match=r"^ETCD_BIN: /bin/true is not an etcd binary$"):
+        find_etcd()
