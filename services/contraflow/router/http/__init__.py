@@ -1,6 +1,10 @@
 """The router's HTTP stack: server, upstream client, and OpenAI bodies and streams as raw bytes.
 
 It knows nothing of planning, gRPC or sessions.
+
+server: server -> connection -> request_reader (bytes in), responder (bytes out), request
+client: client -> pool -> upstream_connection -> upstream_response; origin, upstream_errors
+bodies: body (requests, the two legs), sse (streams), json_splice (what both are made of)
 """
 
 from contraflow.router.http.body import (

@@ -230,7 +230,7 @@ class ServerConnection(asyncio.Protocol):
         if self._write_deadline is not None and now >= self._write_deadline:
             self.abort()
         elif self._active is None and self._deadline is not None and now >= self._deadline:
-            if self._discarding:
+            if self._discarding or self.closing:
                 self.abort()
             elif self._reader.state is ReadState.IDLE:
                 self._close()
@@ -261,6 +261,7 @@ class ServerConnection(asyncio.Protocol):
         """
         if not (self._discarding or self._backlog or self._reader.ready):
             self.closing = True
+            self._deadline = self._owner.loop.time() + self._owner.limits.write_timeout
             self._transport.close()
             return
         self._discarding = True

@@ -21,7 +21,8 @@ _HOP_BY_HOP = frozenset(
         b"http2-settings",
     }
 )
-_REQUEST_FRAMING = frozenset({b"host", b"content-length", b"expect"})
+# A compressed answer could not be looked into for transfer parameters.
+_NOT_FORWARDED = frozenset({b"host", b"content-length", b"expect", b"accept-encoding"})
 
 
 def find_header(headers: Iterable[HeaderPair], name: bytes) -> bytes | None:
@@ -42,11 +43,11 @@ def end_to_end(headers: Headers) -> list[HeaderPair]:
 
 
 def forwardable(headers: Headers) -> list[HeaderPair]:
-    """A client's headers for a new request upstream: end to end, without the old framing.
+    """A client's headers for a new request upstream: end to end, without framing and encodings.
 
     Credentials are still in it; dropping or replacing those is the caller's decision.
     """
-    return [pair for pair in end_to_end(headers) if pair[0] not in _REQUEST_FRAMING]
+    return [pair for pair in end_to_end(headers) if pair[0] not in _NOT_FORWARDED]
 
 
 def render(headers: Headers) -> bytes:
