@@ -75,7 +75,8 @@ class AgentServiceServicer(object):
         Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (HANDLE_NOT_FOUND,
         ENGINE_NOT_ATTACHED); FAILED_PRECONDITION (HANDLE_CLAIMED, HANDLE_EXPIRED,
         LEASE_TOO_SHORT, ENGINE_INCARNATION_STALE); PERMISSION_DENIED (TENANT_MISMATCH);
-        DEADLINE_EXCEEDED (ENGINE_UNRESPONSIVE). On each of them: recompute.
+        ALREADY_EXISTS (ENGINE_ID_REUSED); DEADLINE_EXCEEDED (ENGINE_UNRESPONSIVE). On each
+        of them: recompute.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -85,7 +86,9 @@ class AgentServiceServicer(object):
         """Give a claim back unread. Only with proof that no read was started: no byte of
         the prefill request was sent, or the reader reported that it declined and kept.
 
-        Errors: NOT_FOUND (CLAIM_NOT_FOUND, ENGINE_NOT_ATTACHED).
+        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (CLAIM_NOT_FOUND,
+        ENGINE_NOT_ATTACHED); FAILED_PRECONDITION (ENGINE_INCARNATION_STALE);
+        DEADLINE_EXCEEDED (ENGINE_UNRESPONSIVE). The claim then ends by itself.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -95,7 +98,9 @@ class AgentServiceServicer(object):
         """Free retained handles unread. Claimed handles are left alone: they end by their
         claim. Succeeds when they are already gone.
 
-        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (ENGINE_NOT_ATTACHED).
+        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (ENGINE_NOT_ATTACHED);
+        FAILED_PRECONDITION (ENGINE_INCARNATION_STALE); DEADLINE_EXCEEDED
+        (ENGINE_UNRESPONSIVE).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -104,7 +109,7 @@ class AgentServiceServicer(object):
     def ListHandles(self, request, context):
         """Handles known to the agent, ordered by handle_id, in pages.
 
-        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) for a bad page token.
+        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) for a bad page token or session key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

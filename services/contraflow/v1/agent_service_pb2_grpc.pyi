@@ -165,27 +165,32 @@ class AgentServiceStub(typing.Generic[_AgentServiceAcquireHandleType, _AgentServ
     Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (HANDLE_NOT_FOUND,
     ENGINE_NOT_ATTACHED); FAILED_PRECONDITION (HANDLE_CLAIMED, HANDLE_EXPIRED,
     LEASE_TOO_SHORT, ENGINE_INCARNATION_STALE); PERMISSION_DENIED (TENANT_MISMATCH);
-    DEADLINE_EXCEEDED (ENGINE_UNRESPONSIVE). On each of them: recompute.
+    ALREADY_EXISTS (ENGINE_ID_REUSED); DEADLINE_EXCEEDED (ENGINE_UNRESPONSIVE). On each
+    of them: recompute.
     """
 
     ReturnClaim: _AgentServiceReturnClaimType
     """Give a claim back unread. Only with proof that no read was started: no byte of
     the prefill request was sent, or the reader reported that it declined and kept.
 
-    Errors: NOT_FOUND (CLAIM_NOT_FOUND, ENGINE_NOT_ATTACHED).
+    Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (CLAIM_NOT_FOUND,
+    ENGINE_NOT_ATTACHED); FAILED_PRECONDITION (ENGINE_INCARNATION_STALE);
+    DEADLINE_EXCEEDED (ENGINE_UNRESPONSIVE). The claim then ends by itself.
     """
 
     ReleaseHandles: _AgentServiceReleaseHandlesType
     """Free retained handles unread. Claimed handles are left alone: they end by their
     claim. Succeeds when they are already gone.
 
-    Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (ENGINE_NOT_ATTACHED).
+    Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (ENGINE_NOT_ATTACHED);
+    FAILED_PRECONDITION (ENGINE_INCARNATION_STALE); DEADLINE_EXCEEDED
+    (ENGINE_UNRESPONSIVE).
     """
 
     ListHandles: _AgentServiceListHandlesType
     """Handles known to the agent, ordered by handle_id, in pages.
 
-    Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) for a bad page token.
+    Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) for a bad page token or session key.
     """
 
     ListAttachedEngines: _AgentServiceListAttachedEnginesType
@@ -234,7 +239,8 @@ class AgentServiceServicer(metaclass=abc.ABCMeta):
         Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (HANDLE_NOT_FOUND,
         ENGINE_NOT_ATTACHED); FAILED_PRECONDITION (HANDLE_CLAIMED, HANDLE_EXPIRED,
         LEASE_TOO_SHORT, ENGINE_INCARNATION_STALE); PERMISSION_DENIED (TENANT_MISMATCH);
-        DEADLINE_EXCEEDED (ENGINE_UNRESPONSIVE). On each of them: recompute.
+        ALREADY_EXISTS (ENGINE_ID_REUSED); DEADLINE_EXCEEDED (ENGINE_UNRESPONSIVE). On each
+        of them: recompute.
         """
 
     @abc.abstractmethod
@@ -246,7 +252,9 @@ class AgentServiceServicer(metaclass=abc.ABCMeta):
         """Give a claim back unread. Only with proof that no read was started: no byte of
         the prefill request was sent, or the reader reported that it declined and kept.
 
-        Errors: NOT_FOUND (CLAIM_NOT_FOUND, ENGINE_NOT_ATTACHED).
+        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (CLAIM_NOT_FOUND,
+        ENGINE_NOT_ATTACHED); FAILED_PRECONDITION (ENGINE_INCARNATION_STALE);
+        DEADLINE_EXCEEDED (ENGINE_UNRESPONSIVE). The claim then ends by itself.
         """
 
     @abc.abstractmethod
@@ -258,7 +266,9 @@ class AgentServiceServicer(metaclass=abc.ABCMeta):
         """Free retained handles unread. Claimed handles are left alone: they end by their
         claim. Succeeds when they are already gone.
 
-        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (ENGINE_NOT_ATTACHED).
+        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (ENGINE_NOT_ATTACHED);
+        FAILED_PRECONDITION (ENGINE_INCARNATION_STALE); DEADLINE_EXCEEDED
+        (ENGINE_UNRESPONSIVE).
         """
 
     @abc.abstractmethod
@@ -269,7 +279,7 @@ class AgentServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[contraflow.v1.agent_service_pb2.ListHandlesResponse, collections.abc.Awaitable[contraflow.v1.agent_service_pb2.ListHandlesResponse]]:
         """Handles known to the agent, ordered by handle_id, in pages.
 
-        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) for a bad page token.
+        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) for a bad page token or session key.
         """
 
     @abc.abstractmethod
