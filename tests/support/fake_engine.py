@@ -71,6 +71,9 @@ class FakeEngine:
         self._engine_id = engine_id
         self._role = role
         self._fields: dict[str, Any] = {
+            "agent_address": "127.0.0.1:1",
+            "block_size": 32,
+            "num_blocks": 512,
             "bidirectional": True,
             "compatibility_class": "class-1",
             "served_models": ("tiny",),

@@ -1,0 +1,93 @@
+"""Tenants and sessions of a request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from contraflow.core.session import cache_salt, is_session_key, session_key
+from contraflow.router.http import ApiError, BodyError, parse_body
+from contraflow.router.sessions import Identity, engine_overrides, identify
+from contraflow.router.tenancy import DEFAULT_TENANT, Tenancy
+
+SECRET = b"0123456789abcdef"
+
+
+def fields(**values: Any) -> dict[str, msgspec.Raw]:
+    return parse_body(msgspec.json.encode(values)).fields
+
+
+def key_of(header: bytes = b"", tenant: str = "t", **values: Any) -> str:
+    headers = [(b"x-session-id", header)] if header else []
+    return identify(SECRET, tenant, fields(**values), headers).session_key
+
+
+def test_without_keys_everyone_is_the_default_tenant() -> None:
+    assert Tenancy({}).tenant_of(None) == DEFAULT_TENANT
+    assert Tenancy({}).tenant_of(b"Bearer whatever") == DEFAULT_TENANT
+
+
+def test_keys_name_tenants() -> None:
+    tenancy = Tenancy({"red": ["r1", "r2"], "blue": ["b1"]})
+    assert tenancy.tenant_of(b"Bearer r2") == "red"
+    assert tenancy.tenant_of(b"bearer  b1 ") == "blue"
+
+
+@pytest.mark.parametrize(
+    "header", [None, b"", b"Bearer", b"Bearer ", b"Basic r1", b"r1", b"Bearer R1", b"Bearer \xff"]
+)
+def test_anything_else_is_refused(header: bytes | None) -> None:
+    with pytest.raises(ApiError) as caught:
+        Tenancy({"red": ["r1"]}).tenant_of(header)
+    assert caught.value.status == 401
+    assert (b"www-authenticate", b"Bearer") in caught.value.headers
+
+
+def test_the_first_name_of_a_session_counts() -> None:
+    names: dict[str, Any] = {"conversation_id": "c", "prompt_cache_key": "p"}
+    assert key_of(b"h", session_id="s", **names) == session_key(SECRET, "t", "s")
+    assert key_of(b"h", **names) == session_key(SECRET, "t", "h")
+    assert key_of(**names) == session_key(SECRET, "t", "c")
+    assert key_of(prompt_cache_key="p") == session_key(SECRET, "t", "p")
+    assert key_of(b"h", session_id=None) == key_of(b"h", session_id="") == key_of(b"h")
+    assert key_of() == key_of(session_id="") == ""
+
+
+def test_header_and_body_name_the_same_session() -> None:
+    assert key_of("\u00e9".encode()) == key_of(session_id="\u00e9")
+    assert is_session_key(key_of(b"\xff\xfe"))
+
+
+def test_tenants_and_secrets_tell_sessions_apart() -> None:
+    assert key_of(session_id="s", tenant="t1") != key_of(session_id="s", tenant="t2")
+    other = identify(b"fedcba9876543210", "t", fields(session_id="s"), [])
+    assert other.session_key != key_of(session_id="s")
+
+
+@pytest.mark.parametrize("name", ["session_id", "conversation_id", "prompt_cache_key"])
+@pytest.mark.parametrize("value", [1, True, [], {}])
+def test_ids_of_a_wrong_type_are_refused_even_if_another_counts(name: str, value: Any) -> None:
+    with pytest.raises(BodyError) as caught:
+        key_of(b"h", **{"session_id": "s", name: value})
+    assert (caught.value.status, caught.value.param) == (400, name)
+
+
+def test_salts() -> None:
+    plain = identify(SECRET, "t", fields(), [])
+    salted = identify(SECRET, "t", fields(cache_salt="mine"), [])
+    assert plain.cache_salt == cache_salt(SECRET, "t")
+    assert salted.cache_salt == cache_salt(SECRET, "t", "mine") != plain.cache_salt
+    with pytest.raises(BodyError):
+        identify(SECRET, "t", fields(cache_salt=""), [])
+
+
+def test_engines_get_keys_in_place_of_names() -> None:
+    sent = fields(vllm_xargs={"session_id": "x", "kept": 1})
+    overrides = engine_overrides(Identity("t", "key", "salt"), sent)
+    assert overrides["session_id"] == "key"
+    assert overrides["cache_salt"] == "salt"
+    assert overrides["conversation_id"] is overrides["prompt_cache_key"] is msgspec.UNSET
+    assert bytes(overrides["vllm_xargs"]) == b'{"kept":1}'
+    assert engine_overrides(Identity("t", "", "salt"), {})["session_id"] is msgspec.UNSET

@@ -1,0 +1,131 @@
+"""Traits, affinities, load, the response header, routes to plans."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.clock import ManualClock
+
+from contraflow.core.fleet import Engine, Role
+from contraflow.core.instructions import Pull
+from contraflow.core.plan import Decision, Plan, PlanReason, Policy, TurnRequest
+from contraflow.router.affinity import Homes, Load
+from contraflow.router.http import ApiError, parse_body
+from contraflow.router.planning import Planner, missing_roles, served_models
+from contraflow.router.relay import client_headers
+from contraflow.router.report import TurnReport, parse_header
+from contraflow.router.servicer import plan_to_proto
+from contraflow.router.turn_body import Traits, traits_of
+from contraflow.runtime.fleet_replica import FleetReplica
+from contraflow.v1 import router_service_pb2 as pb
+
+
+def traits(**values: Any) -> Traits:
+    return traits_of(parse_body(msgspec.json.encode(values)))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"n": 1}, {"n": None}, {"best_of": 1}, {"use_beam_search": False}, {"echo": False},
+     {"prompt": "text [1]"}, {"prompt": [1, 2]}, {"prompt": []}, {"prompt_logprobs": None},
+     {"logprobs": True, "top_logprobs": 5}, {"messages": [["n", 2]]}],
+)  # fmt: skip
+def test_plain_requests(values: Any) -> None:
+    assert traits(**values) == Traits("", claimable=True, two_legged=True)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"n": 2}, {"n": "1"}, {"n": 1.0}, {"best_of": 3}, {"use_beam_search": True},
+     {"prompt": ["a"]}, {"prompt": [[1]]}, {"prompt_logprobs": 0}, {"prompt_logprobs": -1},
+     {"prompt_embeds": "AAAA"}, {"echo": True, "logprobs": 1}, {"echo": 1, "top_logprobs": 1}],
+)  # fmt: skip
+def test_requests_for_decode_alone(values: Any) -> None:
+    assert traits(**values) == Traits("", claimable=False, two_legged=False)
+
+
+def test_white_space_before_a_list_of_prompts_is_seen_through() -> None:
+    body = parse_body(b'{"prompt": [ \n "a"]}')
+    assert not traits_of(body).two_legged
+
+
+def test_an_echo_is_not_claimed_for() -> None:
+    assert traits(echo=True) == Traits("", claimable=False, two_legged=True)
+
+
+def test_homes_keep_the_newest() -> None:
+    homes = Homes(2)
+    for key in ("a", "b", "a", "c"):
+        homes.remember(key, f"engine-{key}")
+    assert homes.by_key == {"a": "engine-a", "c": "engine-c"}
+    homes.forget("a")
+    homes.forget("unknown")
+    assert homes.by_key == {"c": "engine-c"}
+
+
+def test_load_counts_legs_while_they_run() -> None:
+    load = Load()
+    with load.leg("e"), load.leg("e"):
+        assert load.by_engine == {"e": 2}
+    with pytest.raises(RuntimeError), load.leg("e"):
+        raise RuntimeError
+    assert load.by_engine == {}
+
+
+def test_the_header_can_be_parsed() -> None:
+    report = TurnReport("t1", "r1", decision="PULL", reason="HANDLE_AVAILABLE", prefill="p; x=1\r")
+    report.pull = Pull("PULLED", pulled_tokens=107, local_tokens=192, computed_tokens=41, bytes=9)
+    name, value = report.header()
+    assert name == b"x-contraflow"
+    assert parse_header(value.decode()) == {
+        "turn": "t1", "decision": "PULL", "reason": "HANDLE_AVAILABLE", "pulled": "107",
+        "local": "192", "computed": "41", "outcome": "PULLED", "bytes": "9",
+        "prefill": "p__x_1_",
+    }  # fmt: skip
+
+
+def test_headers_for_clients() -> None:
+    headers = [
+        (b"content-type", b"text/event-stream"), (b"content-length", b"4"), (b"server", b"u"),
+        (b"connection", b"keep-alive, x-hop"), (b"x-hop", b"1"), (b"transfer-encoding", b"chunked"),
+        (b"x-contraflow", b"engine's"), (b"x-kept", b"1"),
+    ]  # fmt: skip
+    assert client_headers(headers, [(b"x-contraflow", b"ours")]) == [
+        (b"content-type", b"text/event-stream"), (b"x-kept", b"1"), (b"x-contraflow", b"ours"),
+    ]  # fmt: skip
+
+
+def engine(engine_id: str, role: Role, **fields: Any) -> Engine:
+    fields = {"served_models": (f"m-{engine_id}",), **fields}
+    return Engine(engine_id, "n", role, "http://127.0.0.1:1", **fields)
+
+
+def test_models_and_roles_of_a_view() -> None:
+    engines = [engine("p", Role.PREFILL, model="org/p"), engine("d", Role.DECODE, draining=True)]
+    assert served_models(engines) == {"m-d": "", "m-p": "org/p"}
+    assert missing_roles(engines) == ["decode"]
+
+
+def test_who_is_told_what_when_nothing_can_be_planned() -> None:
+    replica = FleetReplica(ManualClock())
+    planner = Planner(replica, Homes(1), Load(), Policy(), ManualClock())
+    with pytest.raises(ApiError) as caught:
+        planner.plan_for_client(TurnRequest("m-d"))
+    assert caught.value.status == 503  # an empty view knows nothing of models
+    replica.engines["d"] = engine("d", Role.DECODE)
+    for model, status in (("m-d", 503), ("other", 404)):
+        with pytest.raises(ApiError) as caught:
+            planner.plan_for_client(TurnRequest(model))
+        assert caught.value.status == status
+    assert planner.default_model() == "m-d"
+
+
+@pytest.mark.parametrize("decision", Decision)
+@pytest.mark.parametrize("reason", PlanReason)
+def test_every_plan_can_travel(decision: Decision, reason: PlanReason) -> None:
+    plan = Plan(engine("d", Role.DECODE), engine("p", Role.PREFILL), decision, reason)
+    message = plan_to_proto(plan)
+    assert pb.Decision.Name(message.decision) == f"DECISION_{decision}"
+    assert pb.DecisionReason.Name(message.reason) == f"DECISION_REASON_{reason}"
