@@ -88,6 +88,7 @@ class HandleTable:
         self._remembered = remembered_ends
         self._live: OrderedDict[str, Handle] = OrderedDict()  # by request id, oldest first
         self._claims: dict[str, str] = {}  # claim id -> request id
+        self._spent: OrderedDict[str, None] = OrderedDict()  # claim ids whose handles have ended
         self._ended: OrderedDict[str, State] = OrderedDict()  # by handle id
 
     def __len__(self) -> int:
@@ -114,19 +115,23 @@ class HandleTable:
             and old.tenant == handle.tenant
             and old.state is State.RETAINED
         ]
-        self._live[handle.request_id] = handle
         covered = [old for old in siblings if supersedes(old.proof)]
         branches = [old for old in siblings if old not in covered]
+        self._live[handle.request_id] = handle
         excess = max(0, len(branches) + 1 - self._max_branches)
         return [self._end(old, State.RELEASED) for old in covered + branches[:excess]]
 
     def acquire(self, request: ClaimRequest, now: float) -> Handle:
-        """Claim the newest handle of the session; the same claim id gets the same grant.
+        """Claim the newest handle of the session; the same claim id gets the same grant,
+        and none once its handle has ended. A returned claim may be made anew.
 
         Raises HandleNotFound, HandleClaimed, HandleExpired, LeaseTooShort, TenantMismatch.
         """
         if known := self._claims.get(request.claim_id):
             return self._repeated(self._live[known], request, now)
+        if request.claim_id in self._spent:
+            # An order that comes late: its caller is gone, and would leave the claim to lapse.
+            raise HandleClaimed("the claim has ended already")
         handle = self._newest(request)
         if handle.state is State.CLAIMED:
             raise HandleClaimed("another turn holds the claim on the newest handle")
@@ -169,9 +174,15 @@ class HandleTable:
         ]
 
     def end(self, request_id: str, state: State) -> Handle | None:
-        """The worker has seen the blocks go: READ or EXPIRED. None if it had ended before."""
+        """The worker has seen the blocks go: READ or EXPIRED. None if it had ended before.
+
+        A claim whose blocks expire has LAPSED.
+        """
         handle = self._live.get(request_id)
-        return self._end(handle, state) if handle else None
+        if handle is None:
+            return None
+        lapsed = handle.claim is not None and state is State.EXPIRED
+        return self._end(handle, State.LAPSED if lapsed else state)
 
     def advance(self, now: float) -> list[Handle]:
         """End claims whose hold has run out; returns those handles, LAPSED, to be freed."""
@@ -208,8 +219,10 @@ class HandleTable:
     def _end(self, handle: Handle, state: State) -> Handle:
         del self._live[handle.request_id]
         if handle.claim is not None:
-            self._claims.pop(handle.claim.claim_id, None)
+            del self._claims[handle.claim.claim_id]
+            self._spent[handle.claim.claim_id] = None
         self._ended[handle.handle_id] = state
-        while len(self._ended) > self._remembered:
-            self._ended.popitem(last=False)
+        for remembered in (self._ended, self._spent):
+            while len(remembered) > self._remembered:
+                remembered.popitem(last=False)
         return replace(handle, state=state)
