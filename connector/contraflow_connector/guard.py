@@ -11,17 +11,18 @@ log = logging.getLogger("vllm.contraflow")
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F")
 
 
-def guarded(fallback: R) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def guarded(fallback: F) -> Callable[[Callable[P, R]], Callable[P, R | F]]:
     """Decorator: log any exception and return ``fallback`` instead.
 
     The fallback must be the safe answer: pull nothing, retain nothing.
     """
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+    def decorate(function: Callable[P, R]) -> Callable[P, R | F]:
         @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        def call(*args: P.args, **kwargs: P.kwargs) -> R | F:
             try:
                 return function(*args, **kwargs)
             except Exception:

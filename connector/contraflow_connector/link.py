@@ -19,9 +19,10 @@ from contraflow.core.fleet import Engine
 from contraflow.core.handle import ClaimRequest, Handle
 from contraflow.core.transfer_params import Params
 from contraflow.v1 import engine_link_service_pb2 as pb
-from contraflow.v1 import errors_pb2, handle_pb2
+from contraflow.v1 import handle_pb2
 from contraflow.v1.engine_link_service_pb2_grpc import EngineLinkServiceStub
 from contraflow.wire.convert import engine_to_proto, handle_to_proto, proof_to_proto, seconds
+from contraflow.wire.errors import reason_to_proto
 from contraflow.wire.params import params_to_proto
 from contraflow_connector.guard import log
 from contraflow_connector.retained import Retained
@@ -195,8 +196,7 @@ def _denial(error: Exception) -> pb.Denial:
     if not isinstance(error, ContraflowError):
         log.exception("an order of the agent failed")
         error = Internal("the connector failed; see the engine's log")
-    reason = errors_pb2.ErrorReason.Value(f"ERROR_REASON_{error.reason}")
-    return pb.Denial(reason=reason, message=str(error))
+    return pb.Denial(reason=reason_to_proto(error.reason), message=str(error))
 
 
 def claimed_params(handle: Handle, margin: float) -> Params:

@@ -263,7 +263,7 @@ class ContraflowScheduler(NixlPullConnectorScheduler):
             turn_id=read.instructions.turn_id,
             engine_id=self.engine_id,
             remote_engine_id=pull.remote_engine_id,
-            outcome=handle_pb2.PullOutcome.Value(f"PULL_OUTCOME_{pull.outcome}"),
+            outcome=f"PULL_OUTCOME_{pull.outcome}",
             offered_tokens=pull.offered_tokens,
             proven_tokens=pull.proven_tokens,
             local_tokens=pull.local_tokens,

@@ -50,7 +50,7 @@ EXPIRY_MARGIN_SECONDS: float = _KV_BLOCKS_EXPIRY_SAFETY_MARGIN
 _RELEASES = "contraflow_releases"
 
 
-class WorkerReport(KVConnectorWorkerMetadata):  # type: ignore[misc]
+class WorkerReport(KVConnectorWorkerMetadata):
     """Carries WorkerEvents from all ranks to the scheduler half."""
 
     def __init__(self, events: WorkerEvents) -> None:
