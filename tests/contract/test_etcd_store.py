@@ -7,9 +7,11 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import aclosing
+from pathlib import Path
 
 import pytest
 from tests.support.etcd import running_etcd
+from tests.support.wait import until
 
 from contraflow.core.errors import StoreUnavailable
 from contraflow.runtime.address import Address
@@ -24,6 +26,14 @@ DEAD = Address("127.0.0.1", 1)
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProcess]:
     with running_etcd(tmp_path_factory.mktemp("etcd")) as process:
         yield process
+
+
+def all_threads_stopped(pid: int) -> bool:
+    states = [
+        path.read_text().rpartition(")")[2].split()[0]
+        for path in Path(f"/proc/{pid}/task").glob("*/stat")
+    ]
+    return set(states) == {"T"}
 
 
 @pytest.mark.parametrize("attempt", range(4))  # the client begins with a random endpoint
@@ -54,6 +64,7 @@ async def test_a_hanging_etcd_is_an_error_and_then_none(etcd: EtcdProcess) -> No
     store = EtcdStore([etcd.address], timeout=0.5)
     await store.put({"a": b"1"})
     os.kill(etcd.pid, signal.SIGSTOP)
+    await until(lambda: all_threads_stopped(etcd.pid), "etcd hangs")
     try:
         async with asyncio.timeout(30):
             for call in (

@@ -19,7 +19,7 @@ class EtcdConfig(Config, frozen=True):
     endpoints: Annotated[tuple[Address, ...], msgspec.Meta(min_length=1)] = (
         Address("127.0.0.1", 2379),
     )
-    timeout_seconds: Seconds = 2.0
+    timeout_seconds: Seconds = 1.0
 
     def __post_init__(self) -> None:
         if any(endpoint.unix_path for endpoint in self.endpoints):

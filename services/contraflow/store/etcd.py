@@ -45,7 +45,7 @@ _REQUIRE_LEADER = (("hasleader", "true"),)
 class EtcdStore:
     """Satisfies ``contraflow.store.port.Store`` on an etcd cluster, without TLS or users."""
 
-    def __init__(self, endpoints: Sequence[Address], *, timeout: float = 2.0) -> None:
+    def __init__(self, endpoints: Sequence[Address], *, timeout: float = 1.0) -> None:
         """``timeout`` bounds each try; reads and repeatable writes get one per endpoint."""
         self._timeout = timeout
         self._client = etcd3.MultiEndpointEtcd3Client(
@@ -188,8 +188,16 @@ class EtcdStore:
         """Call in a thread, on up to ``tries`` endpoints (None: all of them)."""
         if self._closed:
             raise StoreUnavailable("the connection to etcd is closed")
-        attempts = partial(_attempt, function, tries or self._tries)
-        return await asyncio.get_running_loop().run_in_executor(self._pool, attempts)
+        tries = tries or self._tries
+        calling = asyncio.get_running_loop().run_in_executor(
+            self._pool, partial(_attempt, function, tries)
+        )
+        try:
+            # One more than the tries may take: time to wait for a thread.
+            async with asyncio.timeout((tries + 1) * self._timeout):
+                return await calling
+        except TimeoutError as error:
+            raise StoreUnavailable("etcd does not answer") from error
 
 
 def _attempt(function: Callable[[], ResultT], tries: int) -> ResultT:
