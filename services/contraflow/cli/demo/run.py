@@ -129,8 +129,9 @@ class _Run:
         answer = await asyncio.to_thread(stream_chat, router.http, self._body(turn))
         self._conversation.hear(answer.message())
         reported = parse_header(answer.report)
-        measured = await self._measured(answer, reported)
-        reference = await self._reference(answer, turn)
+        measured, reference = await asyncio.gather(
+            self._measured(answer, reported), self._reference(answer, turn)
+        )
         share = None
         if self._previous is not None:
             share = pulled_share(

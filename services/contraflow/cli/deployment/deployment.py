@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +29,8 @@ from contraflow.core.fleet import Role
 
 _SETUP_HINT = "run `make setup`, which repairs the engine environment"
 _KNOWN_SECONDS = 60.0
+_MAX_SOCKET_FOLDER = 80
+"""Bytes; the path of a socket may have 107."""
 
 
 class Deployment:
@@ -127,9 +129,7 @@ class Deployment:
         spec, stack = self.spec, self._stack
         python = spec.engine_python or self._project.engine_python()
         self.run_dir = spec.run_dir or self._project.new_run_dir()
-        # A checkout may lie deeper than the 107 bytes that the path of a socket may have.
-        sockets = Path(tempfile.mkdtemp(prefix="contraflow-"))
-        stack.callback(shutil.rmtree, sockets, ignore_errors=True)
+        sockets = stack.enter_context(_socket_folder(self.run_dir))
         self.addresses = choose_addresses(spec, sockets, PortAllocator())
         self._supervisor = await stack.enter_async_context(
             Supervisor(self.run_dir, grace=spec.stop_grace)
@@ -189,7 +189,7 @@ class Deployment:
         self._progress.waiting(f"starting {_count(engines, 'vLLM engine')}, about a minute")
         for engine in engines:
             await self._until_ready(engine.name)
-        self._progress.done(f"{_count(engines, 'vLLM engine')} up")
+            self._progress.done(f"{engine.name} is up")
 
     def _all_engines(self) -> tuple[EngineHandle, ...]:
         reference = self.addresses.reference
@@ -229,6 +229,18 @@ class Deployment:
         start = time.monotonic()
         yield
         self.seconds[part] = time.monotonic() - start
+
+
+@contextmanager
+def _socket_folder(run_dir: Path) -> Iterator[Path]:
+    """A private folder for sockets; elsewhere if the run's lies too deep for their paths."""
+    folder = run_dir / "sockets"
+    if len(os.fsencode(folder)) <= _MAX_SOCKET_FOLDER:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        yield folder
+    else:
+        with tempfile.TemporaryDirectory(prefix="contraflow-") as other:
+            yield Path(other)
 
 
 def _count(things: Sequence[object], noun: str) -> str:
