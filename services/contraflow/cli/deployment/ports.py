@@ -23,7 +23,8 @@ class PortAllocator:
 
     def take(self) -> int:
         """A random port that nobody listens on. Raises OSError if there is none."""
-        for port in self._choice.sample(_RANGE, len(_RANGE)):
+        for _ in _RANGE:
+            port = self._choice.choice(_RANGE)
             if port not in self._given and is_free(port):
                 self._given.add(port)
                 return port
