@@ -26,6 +26,7 @@ from tests.support.wait import until
 from contraflow.core.errors import HandleClaimed, LeaseTooShort
 from contraflow.core.instructions import Instructions, Pull
 from contraflow.core.session import session_key
+from contraflow.router.http import ClientLimits
 from contraflow.runtime.clock import SystemClock
 
 pytestmark = pytest.mark.integration
@@ -178,6 +179,15 @@ async def test_prefill_that_fails_with_a_handle_is_sent_again_without(
     assert world.agent.returned == []  # nobody can prove that it was not read
 
 
+async def test_prefill_on_a_connection_that_died_idle_is_sent_again(world: World) -> None:
+    await world.chat()
+    world.prefill.script.statuses = [0]
+    answer = await world.chat()
+    assert (answer.status, answer.plan["retried"]) == (200, "1")
+    world.prefill.script.statuses = [0, 0]
+    assert (await world.chat()).status == 502
+
+
 async def test_prefill_that_fails_without_a_handle_is_not_sent_again(world: World) -> None:
     world.prefill.script.statuses = [500]
     answer = await world.chat(**SESSION)
@@ -262,6 +272,29 @@ async def test_a_client_that_leaves_during_acquire(world: World) -> None:
 
     await until(lambda: not world.agent.live, "the claim comes back")
     assert not world.prefill.received
+
+
+async def test_a_client_that_leaves_before_prefill_is_sent() -> None:
+    # The only connection to the engine is taken by another turn, so the second one waits for it.
+    limits = ClientLimits(max_connections=1)
+    async with router_world(msgspec.structs.replace(config_of(), engines=limits)) as world:
+        world.know_session()
+        never = asyncio.Event()
+
+        async def hold(received: Received) -> None:
+            await never.wait()
+
+        world.prefill.script.before_answer = hold
+        first = asyncio.create_task(world.chat())
+        await until(lambda: bool(world.prefill.received), "the connection is taken")
+        second = asyncio.create_task(world.chat(**SESSION))
+        await until(lambda: bool(world.agent.live), "the claim is made")
+
+        second.cancel()
+
+        await until(lambda: not world.agent.live, "the claim comes back")
+        assert len(world.prefill.received) == 1
+        first.cancel()
 
 
 @pytest.mark.parametrize("leg", ["prefill", "decode"])

@@ -14,6 +14,7 @@ from contraflow.router.http import UpstreamClient
 from contraflow.router.legs import Legs
 from contraflow.router.metrics import RouterMetrics
 from contraflow.router.planning import Planner
+from contraflow.router.prefill import Prefill
 from contraflow.router.routes import Routes
 from contraflow.router.servicer import RouterServicer
 from contraflow.router.tenancy import Tenancy
@@ -47,12 +48,13 @@ class RouterApp:
         planner = Planner(
             replica, self.homes, load, Policy(config.recompute_threshold_tokens), clock
         )
+        legs = Legs(self._client, config.engine_api_key, config.decode_timeout_seconds)
         turns = Turns(
             secret=secret,
             tenancy=self.tenancy,
             planner=planner,
-            agents=self._agents,
-            legs=Legs(self._client, config.engine_api_key, config.decode_timeout_seconds),
+            prefill=Prefill(self._agents, legs, self.homes, clock, ids),
+            legs=legs,
             homes=self.homes,
             load=load,
             metrics=self.metrics,

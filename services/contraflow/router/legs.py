@@ -13,6 +13,7 @@ from contraflow.router.http import (
     Origin,
     Request,
     UpstreamClient,
+    UpstreamResponse,
     decode_body,
     prefill_body,
     take_transfer_params,
@@ -63,15 +64,13 @@ class Legs:
             self._credentials = ((b"authorization", b"Bearer " + engine_api_key.encode()),)
         self._decode_timeout = decode_timeout
 
-    async def prefill(self, engine: Engine, leg: LegRequest, params: Params) -> PrefillAnswer:
-        """Send the prefill leg and read its answer, of any status. Raises UpstreamError."""
-        body = prefill_body(leg.fields, params, leg.overrides)
-        async with self._client.request(
+    def prefill(self, engine: Engine, leg: LegRequest, params: Params) -> Exchange:
+        """The prefill leg, sent when its context is entered; ``prefill_answer`` reads it."""
+        return self._client.request(
             "POST", Origin.parse(engine.endpoint), leg.request.path,
-            headers=self._headers(engine, leg), body=body,
-        ) as response:  # fmt: skip
-            data = await response.read(_MAX_PREFILL_ANSWER_BYTES)
-            return _answer(response.status, response.headers, data)
+            headers=self._headers(engine, leg),
+            body=prefill_body(leg.fields, params, leg.overrides),
+        )  # fmt: skip
 
     def decode(self, engine: Engine, leg: LegRequest, params: Params | None) -> Exchange:
         """The decode leg, sent when its context is entered. None: no transfer parameters."""
@@ -93,14 +92,16 @@ class Legs:
         ]
 
 
-def _answer(status: int, headers: Headers, data: bytes) -> PrefillAnswer:
+async def prefill_answer(response: UpstreamResponse) -> PrefillAnswer:
+    """Read a prefill leg's answer to its end. Raises UpstreamError."""
+    data = await response.read(_MAX_PREFILL_ANSWER_BYTES)
     body, params = take_transfer_params(data)
     ours = params.pop(OURS, None) if params else None
     if not isinstance(ours, dict):
         ours = {}
     return PrefillAnswer(
-        status=status,
-        headers=headers,
+        status=response.status,
+        headers=response.headers,
         body=body,
         params=params,
         tip=ours.get("tip"),

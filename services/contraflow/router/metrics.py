@@ -33,7 +33,7 @@ PULLS = Metric("contraflow_router_pulls", "Pulls by outcome, as connectors repor
 PULLED_BYTES = Metric("contraflow_router_pulled_bytes", "Bytes pulled by prefill engines.")
 RETRIES = Metric(
     "contraflow_router_prefill_retries",
-    "Prefill legs that failed with a handle and were sent again without.",
+    "Prefill legs that failed and were sent again, without a handle.",
 )
 ERRORS = Metric(
     "contraflow_router_errors",

@@ -17,7 +17,7 @@ class TurnReport:
     """Filled while the turn runs. Times are in seconds, from the arrival of the request.
 
     ``denial`` is a reason of the owner, TIMEOUT or UNREACHABLE. ``retried`` is true if the
-    prefill leg failed with a handle and was sent again without.
+    prefill leg failed and was sent again, without a handle.
     """
 
     turn_id: str

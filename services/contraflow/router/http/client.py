@@ -79,10 +79,14 @@ class UpstreamClient:
 
 
 class Exchange:
-    """One request and its response, as an async context."""
+    """One request and its response, as an async context.
+
+    While `sent` is False, also after a cancellation, no byte of the request has left.
+    """
 
     __slots__ = (
         "_body", "_chunk_timeout", "_connection", "_head", "_header_timeout", "_method", "_pool",
+        "sent",
     )  # fmt: skip
 
     def __init__(
@@ -101,6 +105,7 @@ class Exchange:
         self._header_timeout = header_timeout
         self._chunk_timeout = chunk_timeout
         self._connection: UpstreamConnection | None = None
+        self.sent = False
 
     async def __aenter__(self) -> UpstreamResponse:
         try:
@@ -114,6 +119,7 @@ class Exchange:
     async def _send(self, *, fresh: bool) -> UpstreamResponse:
         connection = await self._pool.acquire(fresh=fresh)
         self._connection = connection
+        self.sent = True
         try:
             response = connection.send(
                 self._head,

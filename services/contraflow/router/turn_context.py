@@ -1,0 +1,38 @@
+"""One turn on its way through the router."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from contraflow.core.instructions import Instructions
+from contraflow.core.transfer_params import OURS, Params
+from contraflow.router.agents import Claim
+from contraflow.router.legs import LegRequest
+from contraflow.router.report import TurnReport
+from contraflow.router.sessions import Identity
+from contraflow.router.turn_body import Traits
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Everything that both legs and the report need. ``started`` is on the router's clock."""
+
+    identity: Identity
+    traits: Traits
+    leg: LegRequest
+    report: TurnReport
+    started: float
+    min_pull_tokens: int
+
+    def instruct(self, params: Params, decision: str, claim: Claim | None = None) -> Params:
+        """``params`` with what the connectors shall know of this turn."""
+        instructions = Instructions(
+            tenant=self.identity.tenant,
+            session_key=self.identity.session_key,
+            turn_id=self.report.turn_id,
+            claim_id=claim.claim_id if claim else "",
+            decision=decision,
+            min_pull_tokens=self.min_pull_tokens,
+            proof=claim.proof if claim else None,
+        )
+        return {**params, OURS: instructions.to_json()}
