@@ -59,9 +59,12 @@ class FleetView:
     """A snapshot of engines by id and sessions by key.
 
     ``homes`` are this router's own affinities: session key to the engine that served the
-    last decode leg, known before the directory has heard of it.
+    last decode leg, known before the directory has heard of it. ``vanished`` engines have
+    lost their registration, perhaps only because their agent is gone: they serve where no
+    registered engine can, and are never pulled from.
     """
 
     engines: Mapping[str, Engine] = field(default_factory=dict)
     sessions: Mapping[str, Session] = field(default_factory=dict)
     homes: Mapping[str, str] = field(default_factory=dict)
+    vanished: Mapping[str, Engine] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from contraflow.core.errors import NoEligibleEngine
@@ -127,19 +127,28 @@ def _candidates(
     role: Role,
     prefer: Engine | None,
 ) -> tuple[Candidate, ...]:
-    found = []
-    for engine in sorted(view.engines.values(), key=lambda engine: engine.engine_id):
-        if engine.role is not role:
-            continue
-        rejected = ""
-        if request.model not in engine.served_models:
-            rejected = "serves another model"
-        elif engine.draining:
-            rejected = "draining"
-        at_home = prefer is not None and engine.engine_id == prefer.engine_id
-        score = 1.0 if at_home else -float(load.get(engine.engine_id, 0))
-        found.append(Candidate(engine, score, rejected))
-    return tuple(found)
+    def of(engines: Mapping[str, Engine]) -> list[Candidate]:
+        ordered = sorted(engines.values(), key=lambda engine: engine.engine_id)
+        return [_candidate(e, request, load, prefer) for e in ordered if e.role is role]
+
+    registered, vanished = of(view.engines), of(view.vanished)
+    if any(not candidate.rejected for candidate in registered):
+        # Whoever is registered has been heard of lately.
+        vanished = [replace(candidate, rejected="not registered") for candidate in vanished]
+    return (*registered, *vanished)
+
+
+def _candidate(
+    engine: Engine, request: TurnRequest, load: Mapping[str, int], prefer: Engine | None
+) -> Candidate:
+    rejected = ""
+    if request.model not in engine.served_models:
+        rejected = "serves another model"
+    elif engine.draining:
+        rejected = "draining"
+    at_home = prefer is not None and engine.engine_id == prefer.engine_id
+    score = 1.0 if at_home else -float(load.get(engine.engine_id, 0))
+    return Candidate(engine, score, rejected)
 
 
 def _best(candidates: tuple[Candidate, ...], role: Role, model: str) -> Engine:

@@ -21,10 +21,15 @@ class FleetReplica:
     A snapshot replaces everything at once. ``synced`` is set from the first one on; the
     content then stays, growing older, while no directory answers. Sessions are kept past
     their expiry until their record goes: readers compare ``expires_at``.
+
+    An engine whose record goes may be alive, its agent gone: it is kept in ``vanished`` for
+    ``remember_seconds``, until it is back, or until another incarnation has its place.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, remember_seconds: float = 600.0) -> None:
         self.engines: dict[str, Engine] = {}
+        self._remember = remember_seconds
+        self._vanished: dict[str, tuple[float, Engine]] = {}
         self.sessions: dict[str, Session] = {}
         self.revision = 0
         self.synced = asyncio.Event()
@@ -48,7 +53,29 @@ class FleetReplica:
 
     def view(self, homes: Mapping[str, str]) -> FleetView:
         """The content as a plan takes it. Valid until the next await."""
-        return FleetView(engines=self.engines, sessions=self.sessions, homes=homes)
+        return FleetView(
+            engines=self.engines, sessions=self.sessions, homes=homes, vanished=self.vanished()
+        )
+
+    def vanished(self) -> dict[str, Engine]:
+        """Engines that lost their registration lately and have no successor, by id."""
+        if not self._vanished:
+            return {}
+        now = self._clock.now()
+        places = {_place(engine) for engine in self.engines.values()}
+        self._vanished = {
+            engine_id: (since, engine)
+            for engine_id, (since, engine) in self._vanished.items()
+            if now < since + self._remember
+            and engine_id not in self.engines
+            and _place(engine) not in places
+        }
+        return {engine_id: engine for engine_id, (_, engine) in self._vanished.items()}
+
+    def known(self) -> list[Engine]:
+        """Registered and vanished engines, ordered by id."""
+        everything = {**self.vanished(), **self.engines}
+        return [everything[engine_id] for engine_id in sorted(everything)]
 
     def on_session(self, hook: SessionHook) -> None:
         """Call ``hook`` with each session record that is new or names another handle."""
@@ -76,7 +103,7 @@ class FleetReplica:
         elif kind == "session":
             self._put_session(session_from_proto(response.session, self._heard_at))
         elif kind == "removal":
-            self.engines.pop(response.removal.engine_id, None)
+            self._lose(response.removal.engine_id)
             self.sessions.pop(response.removal.session_key, None)
         self.revision = response.revision
         settled = kind in ("snapshot_end", "progress")
@@ -94,11 +121,17 @@ class FleetReplica:
         if self._incoming is None:
             return
         known, self.sessions = self.sessions, self._incoming.sessions
+        for engine_id in set(self.engines) - set(self._incoming.engines):
+            self._lose(engine_id)
         self.engines = self._incoming.engines
         self._incoming = None
         self.synced.set()
         for session in list(self.sessions.values()):
             self._announce(known.get(session.session_key), session)
+
+    def _lose(self, engine_id: str) -> None:
+        if engine := self.engines.pop(engine_id, None):
+            self._vanished[engine_id] = (self._clock.now(), engine)
 
     def _put_engine(self, response: WatchResponse) -> None:
         engine = engine_from_proto(response.engine)
@@ -117,6 +150,10 @@ class FleetReplica:
         if known is None or replace(known, expires_at=session.expires_at) != session:
             for hook in self._hooks:
                 hook(session)
+
+
+def _place(engine: Engine) -> tuple[str, int]:
+    return engine.endpoint, engine.dp_rank
 
 
 class _Snapshot:

@@ -122,3 +122,54 @@ def test_an_engine_whose_role_is_unknown_is_no_engine() -> None:
     unknown = engine_pb2.Engine(engine_id="e1", role=engine_pb2.ENGINE_ROLE_UNSPECIFIED)
     world.replica.apply(pb.WatchResponse(engine=unknown, revision=8))
     assert not world.replica.engines
+
+
+def removal(engine_id: str, revision: int) -> pb.WatchResponse:
+    return pb.WatchResponse(removal=pb.Removal(engine_id=engine_id), revision=revision)
+
+
+def test_an_engine_that_lost_its_registration_is_remembered_for_a_while() -> None:
+    world = World()
+    world.snapshot(7, "h1")
+    world.replica.apply(removal("e1", 8))
+    assert not world.replica.engines
+    assert world.replica.view({}).vanished == {"e1": ENGINE}
+    assert world.replica.known() == [ENGINE]
+    world.clock.advance(600.0)
+    assert not world.replica.vanished()
+
+
+def test_an_engine_that_a_snapshot_lacks_is_remembered_too() -> None:
+    world = World()
+    world.snapshot(7)
+    world.replica.forget_revision()
+    world.replica.begin()
+    world.replica.apply(end(9))
+    assert world.replica.vanished() == {"e1": ENGINE}
+
+
+def test_an_engine_that_is_back_is_not_vanished() -> None:
+    world = World()
+    world.snapshot(7)
+    world.replica.apply(removal("e1", 8))
+    world.replica.apply(engine_event(ENGINE, 9))
+    assert not world.replica.vanished()
+    assert world.replica.known() == [ENGINE]
+
+
+def test_a_successor_at_the_same_place_ends_the_memory() -> None:
+    world = World()
+    world.snapshot(7)
+    world.replica.apply(removal("e1", 8))
+    successor = Engine("e2", "other", Role.DECODE, ENGINE.endpoint)
+    world.replica.apply(engine_event(successor, 9))
+    assert not world.replica.vanished()
+
+
+def test_another_rank_of_the_same_endpoint_is_no_successor() -> None:
+    world = World()
+    world.snapshot(7)
+    world.replica.apply(removal("e1", 8))
+    neighbour = Engine("e2", "other", Role.DECODE, ENGINE.endpoint, dp_rank=1)
+    world.replica.apply(engine_event(neighbour, 9))
+    assert world.replica.vanished() == {"e1": ENGINE}
