@@ -334,6 +334,21 @@ async def test_a_client_that_leaves_in_mid_stream(world: World) -> None:
     assert world.app.homes.by_key == {}
 
 
+async def test_a_client_that_leaves_at_the_last_event_has_had_its_turn(world: World) -> None:
+    never = asyncio.Event()
+
+    async def hold(received: Received) -> None:
+        await never.wait()
+
+    world.decode.script.before_end = hold
+    body = {"model": "tiny", "messages": [], "stream": True, **SESSION}
+    async with world.client.post(f"{world.url}/v1/chat/completions", json=body) as response:
+        raw = await response.read()  # the engine's own end is not waited for
+    assert raw.endswith(b"data: [DONE]\n\n")
+    never.set()
+    await until(lambda: world.app.homes.by_key == {KEY: "d1"}, "the home is remembered")
+
+
 async def test_a_stream_that_breaks_is_seen_as_broken(world: World) -> None:
     async def cut(received: Received) -> None:
         raise ConnectionError("cut")

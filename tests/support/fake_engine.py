@@ -56,6 +56,8 @@ class EngineScript:
     """Statuses of the next requests; 200 when used up. 0 cuts the connection."""
     before_answer: Callable[[Received], Awaitable[None]] | None = None
     between_chunks: Callable[[Received], Awaitable[None]] | None = None
+    before_end: Callable[[Received], Awaitable[None]] | None = None
+    """Runs between the last event of a stream and its end."""
     pull: Callable[[Received], Pull | None] = lambda received: None
     params: Callable[[Received], Json | None] | None = None
     """In place of the engine's own parameters."""
@@ -188,6 +190,8 @@ class FakeEngine:
             await response.write(chunk)
             if index < len(chunks) - 1 and self.script.between_chunks is not None:
                 await self.script.between_chunks(received)
+        if self.script.before_end is not None:
+            await self.script.before_end(received)
         await response.write_eof()
         return response
 

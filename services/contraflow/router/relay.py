@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from contraflow.router.http import (
     Responder,
     SseFilter,
+    UpstreamError,
     UpstreamResponse,
     end_to_end,
     take_transfer_params,
@@ -14,6 +16,7 @@ from contraflow.router.http import (
 from contraflow.router.http.headers import HeaderPair, Headers
 
 _MAX_JSON_BYTES = 256 * 1024 * 1024
+_DONE = (b"data: [DONE]\n\n", b"data: [DONE]\r\n\r\n")
 _OURS = frozenset({b"content-length", b"date", b"server", b"x-request-id", b"x-contraflow"})
 
 
@@ -53,11 +56,24 @@ async def _stream(
     responder.start(response.status, headers)
     first = True
     async for data in response.iter_raw():
-        if passed := events.feed(data):
-            if first:
-                on_first_byte()
-                first = False
-            await responder.write(passed)
+        if not (passed := events.feed(data)):
+            continue
+        if first:
+            on_first_byte()
+            first = False
+        await responder.write(passed)
+        if passed.endswith(_DONE):
+            # Many clients leave at this event; the turn has ended well all the same.
+            responder.finish()
+            await _drain(response)
+            return
     if rest := events.finish():
         await responder.write(rest)
     responder.finish()
+
+
+async def _drain(response: UpstreamResponse) -> None:
+    """Read to the end, so that the connection can serve again."""
+    with suppress(UpstreamError):
+        async for _ in response.iter_raw():
+            pass
