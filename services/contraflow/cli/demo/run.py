@@ -160,6 +160,8 @@ class _Run:
         return {
             "model": MODEL_NAME,
             "session_id": self._session_id,
+            # Whatever ran here before, P's own cache knows nothing of this conversation.
+            "cache_salt": self._session_id,
             "messages": self._conversation.messages,
             "tools": TOOLS,
             "return_token_ids": True,

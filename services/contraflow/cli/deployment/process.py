@@ -92,9 +92,10 @@ class Process:
         signal_all(session_members(self.pid), signal.SIGKILL)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process alone."""
-        if self.returncode is None:
-            self._child.send_signal(number)
+        """Send a signal to the process alone, if it still runs."""
+        # Not by asyncio's own method: that one may reap the child, and its status is lost.
+        if self.pid in session_members(self.pid):
+            signal_all([self.pid], number)
 
     def death(self) -> ProcessDied:
         """The error that describes its end."""
