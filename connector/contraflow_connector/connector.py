@@ -41,9 +41,7 @@ class ContraflowConnector(NixlPullConnector):
                 vllm_config, self.engine_id, kv_cache_config, settings
             )
         else:
-            self.connector_worker = self.worker_class(
-                vllm_config, self.engine_id, kv_cache_config
-            )
+            self.connector_worker = self.worker_class(vllm_config, self.engine_id, kv_cache_config)
 
     def build_connector_worker_meta(self) -> WorkerReport | None:
         """Events of this rank since the last step."""

@@ -88,7 +88,9 @@ class Link:
             except Exception:
                 log.exception("the link to the agent failed; it will be tried again")
             if self._attached:
-                log.warning("the agent at %s is gone; nothing can be pulled meanwhile", self._target)
+                log.warning(
+                    "the agent at %s is gone; nothing can be pulled meanwhile", self._target
+                )
                 self._attached = False
                 self._last_heard = self._retained.clock()
                 delay = _FIRST_DELAY
@@ -109,6 +111,8 @@ class Link:
                 self._messages(pb.AttachRequest(hello=hello), self._outbox)
             )
             try:
+                if self._stop.is_set():
+                    return  # close() came before there was a call to cancel
                 for order in self._call:
                     self._obey(order)
             finally:

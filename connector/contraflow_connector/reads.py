@@ -103,8 +103,7 @@ def judge_backward(
     whole = usable == proof.num_tokens == read.offered_tokens
     if not whole and not (trimmable and proof.trimmable):
         usable = 0
-    size = proof.block_size
-    if any(len(group) < blocks_for(usable, size) for group in read.offered_blocks if group):
+    if not _holds(read.offered_blocks, usable, proof.block_size, trimmable=trimmable):
         usable = 0
     if usable <= 0:
         return Verdict(0, Outcome.DECLINED_MISMATCH, proven)
@@ -139,6 +138,20 @@ def blocks_for(tokens: int, block_size: int) -> int:
 def remote_blocks(params: dict[str, Any]) -> Sequence[Sequence[int]]:
     """``remote_block_ids`` if it has the shape of one list of ids per group, else nothing."""
     value = params.get("remote_block_ids")
-    if isinstance(value, list | tuple) and all(isinstance(group, list | tuple) for group in value):
+    if isinstance(value, list | tuple) and all(_are_ids(group) for group in value):
         return value
     return ()
+
+
+def _are_ids(group: object) -> bool:
+    return isinstance(group, list | tuple) and all(type(i) is int and i >= 0 for i in group)
+
+
+def _holds(
+    groups: Sequence[Sequence[int]], tokens: int, block_size: int, *, trimmable: bool
+) -> bool:
+    # vLLM promises the tokens even if a list is too short, and reads whatever it aligns.
+    if not groups or not all(groups):
+        return False
+    # Groups of a window or a state list only their last blocks; those were cut by the owner.
+    return not trimmable or all(len(group) >= blocks_for(tokens, block_size) for group in groups)

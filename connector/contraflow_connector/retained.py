@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable
 
 from contraflow.core.chain import Proof
 from contraflow.core.handle import ClaimRequest, Handle, HandleTable, State
+from contraflow_connector.guard import guarded
 
 Sink = Callable[[Handle], None]
+"""Told of every change, under the table's lock: it must not wait."""
 
 
 class Retained:
@@ -44,8 +46,10 @@ class Retained:
             self._free(ended)
 
     def release_unlisted(self, request_id: str) -> None:
-        """Free retained blocks that never became a handle."""
+        """Free retained blocks that never became a handle, or only half."""
         with self._lock:
+            if ended := self._table.end(request_id, State.RELEASED):
+                self._tell(ended)
             self._releases.append(request_id)
 
     def acquire(self, request: ClaimRequest) -> Handle:
@@ -96,6 +100,7 @@ class Retained:
             self._releases.append(handle.request_id)
             self._tell(handle)
 
+    @guarded(None)  # A change that is made must not look like one that failed.
     def _tell(self, handle: Handle) -> None:
         if self._sink is not None:
             self._sink(handle)

@@ -130,7 +130,7 @@ class ContraflowScheduler(NixlPullConnectorScheduler):
 
     def _new_read(self, request: Any, params: Params) -> Read | None:
         forward = bool(params.get("do_remote_prefill"))
-        if not forward and not has_remote_blocks(params):
+        if not forward and not params.get("remote_block_ids"):
             return None
         tokens = params.get("remote_num_tokens")
         read = Read(
@@ -150,17 +150,15 @@ class ContraflowScheduler(NixlPullConnectorScheduler):
             return Verdict(0, Outcome.DECLINED_UNSUPPORTED)
         prompt = request.prompt_token_ids
         if not read.forward:
-            return judge_backward(
-                read, chain, prompt, read.local_tokens, trimmable=self._trimmable
-            )
+            if not has_remote_blocks(params):
+                return Verdict(0, Outcome.DECLINED_UNSUPPORTED)  # vLLM would take a null host
+            return judge_backward(read, chain, prompt, read.local_tokens, trimmable=self._trimmable)
         ours = params.get(OURS)
         tip = Tip.from_json(ours.get("tip")) if isinstance(ours, dict) else None
         wanted = self._get_remote_prefill_token_count(len(prompt))
         return judge_forward(tip, chain, prompt, wanted)
 
-    def update_state_after_alloc(
-        self, request: Any, blocks: Any, num_external_tokens: int
-    ) -> None:
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """As vLLM's, but a handle that is not pulled is kept: its owner is not notified."""
         self._settle(request, num_external_tokens)
         super().update_state_after_alloc(request, blocks, num_external_tokens)
@@ -217,9 +215,7 @@ class ContraflowScheduler(NixlPullConnectorScheduler):
 
     # Retaining.
 
-    def request_finished(
-        self, request: Any, block_ids: Any
-    ) -> tuple[bool, dict[str, Any] | None]:
+    def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, dict[str, Any] | None]:
         """As vLLM's; P adds its tip and its report, D keeps a handle."""
         delay, params = super().request_finished(request, block_ids)
         params = self._finish(request, delay, params)

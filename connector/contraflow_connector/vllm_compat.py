@@ -185,4 +185,3 @@ def describe_engine(
         trimmable=trimmable,
         compatibility_class=hashlib.sha256(json.dumps(layout).encode()).hexdigest()[:16],
     )
-

@@ -58,9 +58,7 @@ class ContraflowWorker(NixlPullConnectorWorker):
         self._events.ends.extend((request_id, State.READ) for request_id in sorted(notified))
         return notified
 
-    def _pop_done_transfers(
-        self, transfers: dict[str, list[int]]
-    ) -> tuple[set[str], set[str]]:
+    def _pop_done_transfers(self, transfers: dict[str, list[int]]) -> tuple[set[str], set[str]]:
         done: set[str] = set()
         failed: set[str] = set()
         # One request at a time, so that what the telemetry adds belongs to it.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, cast
 
 from contraflow.core.chain import Proof
 
@@ -146,9 +147,23 @@ class Pull:
         """The report, or None if there is none that can be read."""
         if not isinstance(value, Mapping) or not isinstance(value.get("outcome"), str):
             return None
-        known: dict[str, Any] = {}
-        for name in cls.__slots__:
-            wanted = str if name in ("outcome", "remote_engine_id") else (int, float)
-            if isinstance(value.get(name), wanted) and not isinstance(value.get(name), bool):
-                known[name] = value[name]
-        return cls(**known)
+        return cls(
+            **{name: value[name] for name in _PULL_TEXTS if isinstance(value.get(name), str)},
+            **{name: value[name] for name in _PULL_COUNTS if _is_count(value.get(name))},
+            **{name: value[name] for name in _PULL_SECONDS if _is_span(value.get(name))},
+        )
+
+
+_PULL_TEXTS = ("outcome", "remote_engine_id")
+_PULL_SECONDS = ("transfer_seconds", "wall_seconds")
+_PULL_COUNTS = tuple(
+    field.name for field in fields(Pull) if field.name not in _PULL_TEXTS + _PULL_SECONDS
+)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**64
+
+
+def _is_span(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= cast("float", value) < math.inf

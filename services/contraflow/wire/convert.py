@@ -13,6 +13,7 @@ _ROLES = {
     Role.PREFILL: engine_pb2.ENGINE_ROLE_PREFILL,
     Role.DECODE: engine_pb2.ENGINE_ROLE_DECODE,
 }
+_LONGEST_SECONDS = 315_576_000_000.0
 _ROLES_BACK = {number: role for role, number in _ROLES.items()}
 _ENGINE_FIELDS = (
     "engine_id", "boot_nonce", "endpoint", "agent_address", "dp_rank", "model", "block_size",
@@ -22,8 +23,9 @@ _ENGINE_FIELDS = (
 
 
 def duration(seconds: float) -> Duration:
-    """A Duration; negative spans become zero, since a lease can not be less than over."""
-    nanos = max(0, round(seconds * 1e9))
+    """A Duration; negative spans become zero, since a lease can not be less than over, and
+    longer ones than a Duration may hold the longest."""
+    nanos = round(min(max(0.0, seconds), _LONGEST_SECONDS) * 1e9)
     return Duration(seconds=nanos // 10**9, nanos=nanos % 10**9)
 
 
@@ -35,9 +37,7 @@ def seconds(message: Duration) -> float:
 def engine_to_proto(engine: Engine) -> engine_pb2.Engine:
     """An engine as it travels."""
     fields = {name: getattr(engine, name) for name in _ENGINE_FIELDS}
-    return engine_pb2.Engine(
-        role=_ROLES[engine.role], served_models=engine.served_models, **fields
-    )
+    return engine_pb2.Engine(role=_ROLES[engine.role], served_models=engine.served_models, **fields)
 
 
 def engine_from_proto(message: engine_pb2.Engine) -> Engine | None:

@@ -55,7 +55,18 @@ def params_from_proto(message: pb.TransferParams) -> Params:
 def _fits(value: object, kind: type, limit: int | None) -> bool:
     if type(value) is not kind:
         return False
+    if isinstance(value, str):
+        return _is_unicode(value)
     return limit is None or (isinstance(value, int) and 0 <= value < limit)
+
+
+def _is_unicode(text: str) -> bool:
+    # JSON can name half a surrogate pair, a protobuf string can not hold it.
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_blocks(value: object) -> bool:
