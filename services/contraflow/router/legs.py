@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from contraflow.core.fleet import Engine
@@ -24,6 +25,7 @@ from contraflow.router.http.json_splice import Fields
 
 _MAX_PREFILL_ANSWER_BYTES = 64 * 1024 * 1024
 _FORWARDED = (b"traceparent", b"tracestate")
+_origin = lru_cache(maxsize=4096)(Origin.parse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class Legs:
     def prefill(self, engine: Engine, leg: LegRequest, params: Params) -> Exchange:
         """The prefill leg, sent when its context is entered; ``prefill_answer`` reads it."""
         return self._client.request(
-            "POST", Origin.parse(engine.endpoint), leg.request.path,
+            "POST", _origin(engine.endpoint), leg.request.path,
             headers=self._headers(engine, leg),
             body=prefill_body(leg.fields, params, leg.overrides),
         )  # fmt: skip
@@ -75,7 +77,7 @@ class Legs:
     def decode(self, engine: Engine, leg: LegRequest, params: Params | None) -> Exchange:
         """The decode leg, sent when its context is entered. None: no transfer parameters."""
         return self._client.request(
-            "POST", Origin.parse(engine.endpoint), leg.request.path,
+            "POST", _origin(engine.endpoint), leg.request.path,
             headers=self._headers(engine, leg),
             body=decode_body(leg.fields, params, leg.overrides),
             header_timeout=self._decode_timeout,
