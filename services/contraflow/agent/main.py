@@ -45,8 +45,7 @@ def run(config_path: Path) -> int:
         logging.configure("agent", config.log_level)
         os.umask(0o077)
         async with running(config, SystemClock(), REGISTRY):
-            supervise.notify_ready()
-            await supervise.run_until_signal()
+            await supervise.run_until_signal(ready=supervise.notify_ready)
 
     return supervise.run_service(main)
 

@@ -53,12 +53,15 @@ async def serve(
         grpc_address = grpc.listen(config.grpc_listen)
         http_address = await _listen(http, config.listen)
         await grpc.start()
-        log.info("serving", http=str(http_address), grpc=str(grpc_address))
         if app.tenancy.open:
             log.warning("no_tenants_configured", effect="requests are not authenticated")
-        started(http_address, grpc_address)
-        notify_ready()
-        await run_until_signal(directory.follow(replica), stop=stop)
+
+        def ready() -> None:
+            log.info("serving", http=str(http_address), grpc=str(grpc_address))
+            started(http_address, grpc_address)
+            notify_ready()
+
+        await run_until_signal(directory.follow(replica), stop=stop, ready=ready)
         log.info("draining", deadline_seconds=config.drain_deadline_seconds)
         app.routes.draining = True
         await grpc.set_serving(False)

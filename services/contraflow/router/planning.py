@@ -42,7 +42,7 @@ class Planner:
         try:
             return self.plan(request)
         except NoEligibleEngine as error:
-            known = served_models(self._replica.engines.values())
+            known = served_models(self._replica.known())
             if known and request.model not in known:
                 message = f"The model `{request.model}` does not exist."
                 raise ApiError(404, message, param="model") from error
@@ -50,7 +50,7 @@ class Planner:
 
     def default_model(self) -> str:
         """For a request that names none: vLLM takes what it serves first, and so do we."""
-        engines = sorted(self._replica.engines.values(), key=lambda engine: engine.engine_id)
+        engines = self._replica.known()
         return next((engine.served_models[0] for engine in engines if engine.served_models), "")
 
 

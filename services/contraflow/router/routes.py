@@ -47,7 +47,7 @@ class Routes:
 
     async def _models(self, request: Request, responder: Responder) -> None:
         self._tenancy.tenant_of(request.header(b"authorization"))
-        names = served_models(self._replica.engines.values())
+        names = served_models(self._replica.known())
         models = [
             {"id": name, "object": "model", "created": 0, "owned_by": "vllm", "root": root or name}
             for name, root in names.items()
@@ -55,7 +55,7 @@ class Routes:
         responder.send_json(200, {"object": "list", "data": models})
 
     async def _health(self, request: Request, responder: Responder) -> None:
-        missing = missing_roles(self._replica.engines.values())
+        missing = missing_roles(self._replica.known())
         ready = self._replica.synced.is_set() and not missing and not self.draining
         state = {
             "status": "ok" if ready else "unavailable",

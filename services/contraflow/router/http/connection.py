@@ -40,7 +40,7 @@ class ServerConnection(asyncio.Protocol):
     __slots__ = (
         "_active", "_backlog", "_backlog_bytes", "_body_started", "_deadline", "_discarding",
         "_drained", "_owner", "_peer", "_read_paused", "_reader", "_refusal", "_task", "_transport",
-        "_unsent", "_unsent_bytes", "_watched", "_write_deadline", "closing", "congested",
+        "_unsent", "_watched", "_write_deadline", "closing", "congested",
     )  # fmt: skip
 
     def __init__(self, owner: ConnectionOwner) -> None:
@@ -59,7 +59,6 @@ class ServerConnection(asyncio.Protocol):
         self._body_started = 0.0
         self._drained: asyncio.Future[None] | None = None
         self._unsent: list[bytes] = []
-        self._unsent_bytes = 0
         self.congested = False
         self.closing = False
 
@@ -114,31 +113,33 @@ class ServerConnection(asyncio.Protocol):
 
     # The responder's side.
 
-    def send(self, *parts: bytes) -> None:
-        """Write with this turn of the event loop, or drop the bytes if the client is gone.
+    def hold(self, head: bytes) -> None:
+        """Write with what follows in this turn of the event loop, or at its end.
 
-        Headers, events and the end of a response that come in one turn leave in one system call.
+        So a response's headers and first bytes leave in one system call.
         """
-        if self.closing or self._transport.is_closing():
-            self.closing = True
-            return
-        if not self._unsent:
+        if not self.closing:
             self._owner.loop.call_soon(self._flush)
+            self._unsent.append(head)
+
+    def send(self, *parts: bytes) -> None:
+        """Write, or drop the bytes if the client is gone."""
         self._unsent.extend(parts)
-        self._unsent_bytes += sum(map(len, parts))
-        if self._unsent_bytes >= self._owner.limits.write_buffer_bytes:
-            self._flush()
+        self._flush()
 
     def _flush(self) -> None:
-        parts, size = self._unsent, self._unsent_bytes
-        if not parts or self.closing or self._transport.is_closing():
+        parts = self._unsent
+        if not parts:
             return
-        self._unsent = []
-        self._unsent_bytes = 0
-        if size < _JOIN_BELOW:
-            self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+        if self.closing or self._transport.is_closing():
+            self.closing = True
+        elif len(parts) == 1:
+            self._transport.write(parts[0])
+        elif sum(map(len, parts)) < _JOIN_BELOW:
+            self._transport.write(b"".join(parts))
         else:
             self._transport.writelines(parts)
+        self._unsent = []
 
     async def drain(self) -> None:
         """Wait until the client has taken enough."""

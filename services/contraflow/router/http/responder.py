@@ -25,6 +25,7 @@ class ResponseSink(Protocol):
 
     @property
     def date(self) -> bytes: ...
+    def hold(self, head: bytes) -> None: ...
     def send(self, *parts: bytes) -> None: ...
     async def drain(self) -> None: ...
     def response_finished(self, keep_alive: bool) -> None: ...
@@ -41,13 +42,14 @@ class Responder:
     """
 
     __slots__ = (
-        "_chunked", "_keep_alive", "_left", "_request", "_sink", "finished", "started", "status",
+        "_bodiless", "_chunked", "_keep_alive", "_left", "_request", "_sink", "finished", "started", "status",
     )  # fmt: skip
 
     def __init__(self, sink: ResponseSink, request: Request, keep_alive: bool) -> None:
         self._sink = sink
         self._request = request
         self._keep_alive = keep_alive
+        self._bodiless = False
         self._chunked = False
         self._left: int | None = None
         self.started = False
@@ -58,10 +60,7 @@ class Responder:
         """Send a complete response; Content-Length is set here."""
         length = [] if status == 204 else [(b"content-length", b"%d" % len(body))]
         self.start(status, [*headers, *length])
-        if body and self._left:
-            self._left = 0
-            self._sink.send(body)
-        self.finish()
+        self.finish(body)
 
     def send_json(self, status: int, value: object, headers: Headers = ()) -> None:
         """Send a value (anything that msgspec encodes; bytes go out as they are) as JSON."""
@@ -80,7 +79,7 @@ class Responder:
         lines = render([*headers, *self._own_headers(status, headers)])
         self.started = True
         self.status = status
-        self._sink.send(b"%b%b\r\n" % (head, lines))
+        self._sink.hold(b"%b%b\r\n" % (head, lines))
 
     def _own_headers(self, status: int, headers: Headers) -> list[HeaderPair]:
         own: list[HeaderPair] = []
@@ -109,6 +108,7 @@ class Responder:
         """Choose the framing. `_left`: body bytes still owed; None: as many as come."""
         if self._request.method == "HEAD" or status in (204, 304):
             self._left = 0
+            self._bodiless = True
             return
         self._left = length
         if length is None:
@@ -119,41 +119,48 @@ class Responder:
         """Send body bytes; waits while the client takes none.
 
         Raises ClientDisconnected, and ValueError if the announced length would be exceeded.
-        Bytes written to a HEAD response are dropped.
+        Bytes written to a response without body (HEAD, 204, 304) are dropped.
         """
-        if not self.started or self.finished:
-            raise RuntimeError("the response is not open")
+        self._check_open()
         if data and self._counted(len(data)):
-            if not self._chunked:
-                self._sink.send(data)
-            elif len(data) < _COPY_BELOW:
-                self._sink.send(b"%x\r\n%b\r\n" % (len(data), data))
-            else:
-                self._sink.send(b"%x\r\n" % len(data), data, b"\r\n")
+            self._sink.send(*self._framed(data))
         if self._sink.congested:
             await self._sink.drain()
         if self._sink.closing:
             raise ClientDisconnected("the client closed the connection")
 
+    def _check_open(self) -> None:
+        if not self.started or self.finished:
+            raise RuntimeError("the response is not open")
+
+    def _framed(self, data: bytes) -> tuple[bytes, ...]:
+        if not self._chunked:
+            return (data,)
+        if len(data) < _COPY_BELOW:
+            return (b"%x\r\n%b\r\n" % (len(data), data),)
+        return (b"%x\r\n" % len(data), data, b"\r\n")
+
     def _counted(self, size: int) -> bool:
         if self._left is None:
             return True
-        if self._request.method == "HEAD":
+        if self._bodiless:
             return False
         if size > self._left:
             raise ValueError("the body is longer than its Content-Length")
         self._left -= size
         return True
 
-    def finish(self) -> None:
-        """End the response. After this a disconnect no longer cancels the handler."""
-        if not self.started or self.finished:
-            raise RuntimeError("the response is not open")
+    def finish(self, data: bytes = b"") -> None:
+        """End the response; `data` are its last bytes, which then cost no write of their own.
+
+        After this a disconnect no longer cancels the handler.
+        """
+        self._check_open()
+        parts = self._framed(data) if data and self._counted(len(data)) else ()
         if self._left:
             raise ValueError("the body is shorter than its Content-Length")
         self.finished = True
-        if self._chunked:
-            self._sink.send(b"0\r\n\r\n")
+        self._sink.send(*parts, *((b"0\r\n\r\n",) if self._chunked else ()))
         self._sink.response_finished(self._keep_alive)
 
     def request_disconnected(self) -> None:
