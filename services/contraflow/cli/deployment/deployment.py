@@ -13,13 +13,14 @@ from types import TracebackType
 
 from contraflow.cli.deployment import control_plane
 from contraflow.cli.deployment.addresses import Addresses, RouterHandle, choose_addresses
-from contraflow.cli.deployment.engine_command import EngineHandle, engine_process
+from contraflow.cli.deployment.engine_command import ENGINE_BYTES, EngineHandle, engine_process
 from contraflow.cli.deployment.errors import ProcessDied
 from contraflow.cli.deployment.etcd import etcd_process
 from contraflow.cli.deployment.http_client import answers
 from contraflow.cli.deployment.metrics import Samples, scrape
 from contraflow.cli.deployment.ports import PortAllocator
 from contraflow.cli.deployment.process import ProcessSpec
+from contraflow.cli.deployment.procfs import available_memory
 from contraflow.cli.deployment.progress import Progress, Silent
 from contraflow.cli.deployment.project import Project
 from contraflow.cli.deployment.services import Services
@@ -182,6 +183,7 @@ class Deployment:
     async def _start_engines(self, python: Path) -> None:
         agent = self.addresses.agent_socket if self.spec.with_services else ""
         engines = self._all_engines()
+        self._warn_of_memory(len(engines))
         for engine in engines:
             await self._supervisor.start(
                 engine_process(self.spec, engine, python, self._model, agent)
@@ -190,6 +192,14 @@ class Deployment:
         for engine in engines:
             await self._until_ready(engine.name)
             self._progress.done(f"{engine.name} is up")
+
+    def _warn_of_memory(self, engines: int) -> None:
+        available, wanted = available_memory(), engines * ENGINE_BYTES
+        if 0 < available < wanted:
+            self._progress.done(
+                f"warning: {available / 1e9:.1f} GB of memory are free, and {engines} engines "
+                f"take about {wanted / 1e9:.1f} GB"
+            )
 
     def _all_engines(self) -> tuple[EngineHandle, ...]:
         reference = self.addresses.reference

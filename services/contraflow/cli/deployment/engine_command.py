@@ -15,7 +15,9 @@ from contraflow.cli.deployment.spec import MODEL_NAME, DeploymentSpec
 from contraflow.core.fleet import Role
 
 ENGINE_TIER = 3
-_HINT = "run `make setup`, which repairs the engine environment; an engine takes about 1.6 GB"
+ENGINE_BYTES = 1_700_000_000
+"""Memory that one engine takes, roughly."""
+_HINT = "see the log; `make setup` repairs the engine environment"
 
 
 @dataclass(frozen=True)
