@@ -10,11 +10,13 @@ import tomllib
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
 
 from contraflow.cli.deployment import MODEL_NAME, Deployment, PromptTokens, prompt_tokens
+from contraflow.cli.deployment.control_plane import engines_in_view, plan_turn
 from contraflow.cli.deployment.engine_command import EngineHandle
 from contraflow.cli.deployment.http_client import connect, post_json
 from contraflow.core.fleet import Role
@@ -24,9 +26,10 @@ from contraflow.router.tenancy import DEFAULT_TENANT
 from contraflow.v1 import agent_service_pb2 as agent_pb
 from contraflow.v1 import handle_pb2
 from contraflow.v1.agent_service_pb2_grpc import AgentServiceStub
+from contraflow.v1.router_service_pb2 import DECISION_PULL
 
 _GREEDY = {"model": MODEL_NAME, "temperature": 0, "return_token_ids": True, "ignore_eos": True}
-_PATIENCE_SECONDS = 15.0
+_PATIENCE_SECONDS = 20.0
 T = TypeVar("T")
 
 
@@ -160,9 +163,26 @@ class Cluster:
             answer = await AgentServiceStub(channel).ListHandles(request, timeout=5)
         return list(answer.handles)
 
-    async def until_handles(self, session: str, count: int) -> list[handle_pb2.Handle]:
+    async def until_handles(
+        self, session: str, count: int, within: float | None = None
+    ) -> list[handle_pb2.Handle]:
         """The handles, once there are ``count`` of them."""
-        return await _until(lambda: self.handles(session), lambda found: len(found) == count)
+        return await _until(
+            lambda: self.handles(session), lambda found: len(found) == count, within
+        )
+
+    async def until_unregistered(self) -> None:
+        """Returns once no router sees a registered engine."""
+        for router in self.deployment.routers:
+            await _until(partial(engines_in_view, router.grpc), lambda ids: not ids)
+
+    async def until_planned(self, session: str, router: int) -> None:
+        """Returns once a router would pull the session's handle."""
+        target = self.deployment.routers[router].grpc
+        await _until(
+            lambda: plan_turn(target, DEFAULT_TENANT, session, MODEL_NAME),
+            lambda plan: plan.decision == DECISION_PULL,
+        )
 
     async def pinned(self) -> float:
         """Share of D's blocks in use. Lags behind by a second or so."""
@@ -191,11 +211,13 @@ class Cluster:
         )
 
 
-async def _until(read: Callable[[], Awaitable[T]], good: Callable[[T], bool]) -> T:
+async def _until(
+    read: Callable[[], Awaitable[T]], good: Callable[[T], bool], within: float | None = None
+) -> T:
     """What ``read`` returns, once it is ``good``; AssertionError with the last one if never."""
     value = await read()
     try:
-        async with asyncio.timeout(_PATIENCE_SECONDS):
+        async with asyncio.timeout(within or _PATIENCE_SECONDS):
             while not good(value):
                 await asyncio.sleep(0.05)
                 value = await read()

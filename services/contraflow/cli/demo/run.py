@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -57,28 +57,42 @@ async def demo(spec: DeploymentSpec, console: Console) -> int:
     """
     progress = ConsoleProgress(console)
     start = time.monotonic()
-    print_line = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    print_line = _printer(console)
     print_line(CALMED)
     print_line(_FORCED)
     async with Deployment(spec, progress=progress) as deployment:
         seconds = dict(deployment.seconds)
         before = time.monotonic()
-        outcome = await run_conversation(deployment, progress)
+        status = await report_conversation(deployment, console, progress)
         seconds["conversation and checks"] = time.monotonic() - before
-        progress.idle()
-        print_line()
-        console.print(render(outcome, console))
-        print_line(outcome.verdict())
-        problems = outcome.problems()
-        for problem in problems:
-            print_line(f"FAILED: {problem}")
-        if problems:
-            print_line(f"logs: {deployment.run_dir}")
         before = time.monotonic()
     seconds["stop"] = time.monotonic() - before
     parts = ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items())
     print_line(f"time: {parts}; all {time.monotonic() - start:.1f} s")
+    return status
+
+
+async def report_conversation(
+    deployment: Deployment, console: Console, progress: Progress | None = None
+) -> int:
+    """Hold the conversation on a running deployment and print what came of it; exit status."""
+    progress = progress or Silent()
+    print_line = _printer(console)
+    outcome = await run_conversation(deployment, progress)
+    progress.idle()
+    print_line()
+    console.print(render(outcome, console))
+    print_line(outcome.verdict())
+    problems = outcome.problems()
+    for problem in problems:
+        print_line(f"FAILED: {problem}")
+    if problems:
+        print_line(f"logs: {deployment.run_dir}")
     return EXIT_FAILED if problems else 0
+
+
+def _printer(console: Console) -> Callable[..., None]:
+    return partial(console.print, markup=False, highlight=False, soft_wrap=True)
 
 
 async def run_conversation(
