@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
+import pytest
 from tests.integration.router_http.wire import Dial, MakeClient, Serve, Upstream, Wire
 from tests.support.wait import until
 
@@ -21,7 +23,7 @@ GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-def relay(client: UpstreamClient, origin: Origin) -> Handler:
+def reading(client: UpstreamClient, origin: Origin) -> Handler:
     async def handler(request: Request, responder: Responder) -> None:
         sse = SseFilter()
         async with client.request("POST", origin, request.path, body=request.body) as response:
@@ -29,10 +31,32 @@ def relay(client: UpstreamClient, origin: Origin) -> Handler:
             async for data in response.iter_raw():
                 if out := sse.feed(data):
                     await responder.write(out)
-            await responder.write(sse.finish())
-            responder.finish()
+            responder.finish(sse.finish())
 
     return handler
+
+
+def pumping(client: UpstreamClient, origin: Origin) -> Handler:
+    async def handler(request: Request, responder: Responder) -> None:
+        sse = SseFilter()
+        async with client.request("POST", origin, request.path, body=request.body) as response:
+            responder.start(response.status, end_to_end(response.headers))
+            last = await response.pump(
+                lambda data: responder.write_nowait(sse.feed(data)), responder.drain
+            )
+            responder.finish(sse.feed(last) + sse.finish())
+
+    return handler
+
+
+MakeRelay = Callable[[UpstreamClient, Origin], Handler]
+
+
+@pytest.fixture(params=[reading, pumping])
+def relay(request: pytest.FixtureRequest) -> MakeRelay:
+    """Both ways to pass a body on."""
+    way: MakeRelay = request.param
+    return way
 
 
 def chunk(data: bytes) -> bytes:
@@ -40,7 +64,7 @@ def chunk(data: bytes) -> bytes:
 
 
 async def test_events_pass_as_they_come(
-    serve: Serve, dial: Dial, upstream: Upstream, make_client: MakeClient
+    relay: MakeRelay, serve: Serve, dial: Dial, upstream: Upstream, make_client: MakeClient
 ) -> None:
     more = asyncio.Event()
 
@@ -60,7 +84,7 @@ async def test_events_pass_as_they_come(
 
 
 async def test_a_client_that_leaves_aborts_the_engine(
-    serve: Serve, dial: Dial, upstream: Upstream, make_client: MakeClient
+    relay: MakeRelay, serve: Serve, dial: Dial, upstream: Upstream, make_client: MakeClient
 ) -> None:
     closed = asyncio.Event()
 
@@ -79,7 +103,7 @@ async def test_a_client_that_leaves_aborts_the_engine(
 
 
 async def test_an_engine_that_dies_truncates_the_clients_stream(
-    serve: Serve, dial: Dial, upstream: Upstream, make_client: MakeClient
+    relay: MakeRelay, serve: Serve, dial: Dial, upstream: Upstream, make_client: MakeClient
 ) -> None:
     async def script(wire: Wire) -> None:
         await wire.request()
@@ -92,7 +116,7 @@ async def test_an_engine_that_dies_truncates_the_clients_stream(
 
 
 async def test_a_client_that_does_not_read_stops_the_engine(
-    serve: Serve, dial: Dial, upstream: Upstream, make_client: MakeClient
+    relay: MakeRelay, serve: Serve, dial: Dial, upstream: Upstream, make_client: MakeClient
 ) -> None:
     sent = 0
     event = b"data: " + b"x" * 50_000 + b"\n\n"

@@ -42,7 +42,8 @@ class Responder:
     """
 
     __slots__ = (
-        "_bodiless", "_chunked", "_keep_alive", "_left", "_request", "_sink", "finished", "started", "status",
+        "_bodiless", "_chunked", "_keep_alive", "_left", "_request", "_sink", "finished",
+        "started", "status",
     )  # fmt: skip
 
     def __init__(self, sink: ResponseSink, request: Request, keep_alive: bool) -> None:
@@ -121,9 +122,21 @@ class Responder:
         Raises ClientDisconnected, and ValueError if the announced length would be exceeded.
         Bytes written to a response without body (HEAD, 204, 304) are dropped.
         """
+        self.write_nowait(data)
+        await self.drain()
+
+    def write_nowait(self, data: bytes) -> bool:
+        """Send body bytes without waiting; False asks the caller to `drain` before the next.
+
+        Otherwise as `write`; bytes for a client that is gone are dropped.
+        """
         self._check_open()
         if data and self._counted(len(data)):
             self._sink.send(*self._framed(data))
+        return not (self._sink.congested or self._sink.closing)
+
+    async def drain(self) -> None:
+        """Wait while the client takes nothing. Raises ClientDisconnected."""
         if self._sink.congested:
             await self._sink.drain()
         if self._sink.closing:

@@ -224,7 +224,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._head_only:
             response.finish()  # llhttp would wait for a body: the connection is not used again
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, last: bool = False) -> None:
         """Give the response what the parser has found of its body."""
         pieces, response = self._pieces, self._response
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -232,7 +232,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._gap = 0
         if response is None or response.complete:
             return
-        waiting = response.received(data)
+        waiting = response.received(data, last)
         if waiting > self._limits.read_buffer_bytes and not self._paused:
             transport = self._alive()
             if transport is not None:
@@ -244,7 +244,7 @@ class UpstreamConnection(asyncio.Protocol):
         if response is None or parser is None or not response.status or response.complete:
             return
         if self._pieces:
-            self._hand_over()
+            self._hand_over(last=True)
         self._gap = 0
         self._reusable = parser.should_keep_alive()
         response.finish()
