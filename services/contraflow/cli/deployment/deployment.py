@@ -116,11 +116,16 @@ class Deployment:
 
     async def restart(self, name: str) -> None:
         """Stop a process if it runs, start it again with the same command, wait until it
-        serves and, for an engine, until all routers know its new incarnation."""
+        serves and, unless the agent is down, until all running routers know just the engines
+        that run."""
         await self._supervisor.restart(name)
         await self._until_ready(name)
-        if self.spec.with_services:
+        if self.spec.with_services and self.is_running("agent"):
             await self._until_known()
+
+    def is_running(self, name: str) -> bool:
+        """True if a process of that name was started and has not ended."""
+        return self._supervisor.is_running(name)
 
     async def death(self) -> ProcessDied:
         """Waits until a process dies that nobody stopped, and returns the error."""
@@ -221,14 +226,15 @@ class Deployment:
     async def _until_known(self) -> None:
         """Wait until the agent has all engines attached and each router sees just those."""
         self._progress.waiting("waiting until all routers know the engines")
-        wanted = len(self.addresses.engines)
+        wanted = sum(self.is_running(engine.name) for engine in self.addresses.engines)
+        routers = [router for router in self.routers if self.is_running(router.name)]
 
         async def known() -> bool:
             attached = await control_plane.attached_engines(self.addresses.agent)
             ids = sorted(engine.engine.engine_id for engine in attached)
             if len(ids) != wanted:
                 return False
-            views = [await control_plane.engines_in_view(router.grpc) for router in self.routers]
+            views = [await control_plane.engines_in_view(router.grpc) for router in routers]
             return all(sorted(view) == ids for view in views)
 
         await self._supervisor.until(known, "the engines in the routers' view", _KNOWN_SECONDS)

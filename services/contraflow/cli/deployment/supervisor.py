@@ -62,8 +62,7 @@ class Supervisor:
 
     async def start(self, spec: ProcessSpec) -> Process:
         """Start a process. Its name must not be in use by a running one."""
-        running = self._processes.get(spec.name)
-        if running is not None and running.returncode is None:
+        if self.is_running(spec.name):
             raise DeploymentError(f"{spec.name} is running already")
         starting = asyncio.ensure_future(Process.start(spec, self._logs / f"{spec.name}.log"))
         try:
@@ -84,6 +83,11 @@ class Supervisor:
     def get(self, name: str) -> Process:
         """The process of that name. Raises KeyError."""
         return self._processes[name]
+
+    def is_running(self, name: str) -> bool:
+        """True if a process of that name was started and has not ended."""
+        process = self._processes.get(name)
+        return process is not None and process.returncode is None
 
     async def stop(self, name: str) -> None:
         """Stop one process politely and wait until its session is empty."""
