@@ -8,7 +8,7 @@ BIN := .venv/bin
 CODE := services connector tests deploy
 QUICK_TESTS := tests/unit tests/property tests/contract
 
-.PHONY: help setup env-services env-engine env-proto demo test test-full check fix proto lock bench clean
+.PHONY: help setup env-services env-engine env-proto env-next demo test test-full check fix proto lock bench clean
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -22,14 +22,16 @@ env-engine:
 	@deploy/setup.sh engine
 env-proto:
 	@deploy/setup.sh proto
+env-next: env-engine
+	@deploy/setup.sh vllm-next
 
 demo: setup ## five turns on real engines, the table, the comparison with one engine
 	@$(BIN)/contraflow demo
 
-test: setup check ## everything that CI runs, the real-engine tests included
+test: setup env-next check ## everything that CI runs, the real-engine tests included
 	$(BIN)/python -m pytest
 
-test-full: setup check ## the same with more generated examples
+test-full: setup env-next check ## the same with more generated examples
 	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest
 
 check: env-services env-proto ## lint, types, imports, protos, generated code, unit tests
@@ -58,5 +60,5 @@ bench: env-services ## what the proof costs per 1,000 tokens
 	@$(BIN)/contraflow bench
 
 clean: ## remove environments, caches and what the demo left
-	rm -rf .venv .venv-engine .venv-proto .venv-lock .venv.lock .cache .mypy_cache .ruff_cache \
+	rm -rf .venv .venv-engine .venv-proto .venv-vllm-next .venv-lock .venv.lock .cache .mypy_cache .ruff_cache \
 	  .pytest_cache .hypothesis .import_linter_cache dist build var

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Creates the project's virtual environments: setup.sh services|engine|proto
+# Creates the project's environments: setup.sh services|engine|proto|vllm-next
 # An environment is rebuilt from nothing when its lock, its Python or its place changes; the project
 # itself is reinstalled when its metadata changes; otherwise nothing is done.
 set -euo pipefail
@@ -35,12 +35,14 @@ new_venv() { # DIR
   "$python" -m venv "$1" || die "$python cannot make virtual environments; Debian and Ubuntu: apt-get install python3-venv"
 }
 
+pip_install() { run_pip "$1" install "${@:2}"; } # DIR ARGS...
+
 # Shows what pip fetches and installs, not what it ponders.
-pip_install() { # DIR ARGS...
-  local dir=$1 out
-  shift
+run_pip() { # DIR COMMAND ARGS...
+  local dir=$1 command=$2 out
+  shift 2
   out=$(mktemp)
-  if "$dir/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off "$@" 2>&1 |
+  if "$dir/bin/python" -m pip "$command" --disable-pip-version-check --no-input --progress-bar off "$@" 2>&1 |
     tee "$out" | sed -n -u -E \
       -e 's/^ *(Downloading|Using cached) (.*\/)?([^ /]+\.(whl|tar\.gz)) (\([0-9.]+ [MG]B\)).*/[setup]   \3 \5/p' \
       -e 's/^Installing collected packages.*/[setup]   unpacking .../p'; then
@@ -103,9 +105,27 @@ proto() {
   fi
 }
 
+# Python sources of the next vLLM release, which .venv-engine's Python runs in place of its own.
+vllm-next() {
+  local lock=tests/engines/vllm-next.lock dir=.venv-vllm-next env
+  env=$(digest "$PWD" "$lock")
+  if ! current "$dir/.env" "$env"; then
+    say "sources of $(grep -o '^vllm[^ ]*' "$lock") for tests: 340 MB to download, 57 MB on disk, half a minute"
+    rm -rf "$dir"
+    run_pip .venv-engine download --require-hashes --no-deps --only-binary :all: -r "$lock" -d "$dir"
+    "$python" - "$dir"/*.whl "$dir" <<'PY'
+import sys, zipfile
+wheel, folder = zipfile.ZipFile(sys.argv[1]), sys.argv[2]
+wheel.extractall(folder, [name for name in wheel.namelist() if name.endswith(".py")])
+PY
+    rm "$dir"/*.whl
+    printf '%s' "$env" >"$dir/.env"
+  fi
+}
+
 case "${1:-}" in
-services | engine | proto) ;;
-*) die "usage: setup.sh services|engine|proto" ;;
+services | engine | proto | vllm-next) ;;
+*) die "usage: setup.sh services|engine|proto|vllm-next" ;;
 esac
 python=$(find_python)
 if command -v flock >/dev/null; then # two makes at once must not build one environment
