@@ -62,6 +62,7 @@ class ContraflowScheduler(NixlPullConnectorScheduler):
         self._link: Link | None = None
         self._chains: dict[str, Chain] = {}
         self._reads: dict[str, Read] = {}
+        self._found_locally: dict[str, int] = {}
         warn_of_unsafe_roles(vllm_config, settings, self._bidirectional)
 
     def set_xfer_handshake_metadata(self, metadata: dict[tuple[int, int], Any]) -> None:
@@ -165,8 +166,10 @@ class ContraflowScheduler(NixlPullConnectorScheduler):
 
     @guarded(None)
     def _settle(self, request: Any, num_external_tokens: int) -> None:
-        read = self._reads.get(request.request_id)
         params = request.kv_transfer_params
+        if params and (found := local_cache_tokens(request)) is not None:
+            self._found_locally[request.request_id] = found
+        read = self._reads.get(request.request_id)
         if read is None or params.get("_remote_blocks_processed"):
             return
         if num_external_tokens > 0:
@@ -221,6 +224,7 @@ class ContraflowScheduler(NixlPullConnectorScheduler):
         params = self._finish(request, delay, params)
         self._reads.pop(request.request_id, None)
         self._chains.pop(request.request_id, None)
+        self._found_locally.pop(request.request_id, None)
         return delay, params
 
     def _finish(self, request: Any, delay: bool, params: Params | None) -> Params | None:
@@ -245,7 +249,8 @@ class ContraflowScheduler(NixlPullConnectorScheduler):
     @guarded(None)
     def _pull_report(self, request: Any, read: Read | None) -> Pull | None:
         prompt = request.num_prompt_tokens
-        local = local_cache_tokens(request, read.local_tokens if read else 0)
+        found = self._found_locally.get(request.request_id)
+        local = found if found is not None else read.local_tokens if read else 0
         if read is None:
             return Pull("UNSPECIFIED", local_tokens=local, computed_tokens=prompt - local)
         return read.report(prompt, local)

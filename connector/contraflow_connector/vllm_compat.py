@@ -136,10 +136,13 @@ def chain_context(config: VllmConfig, request: Any) -> Context | None:
     )
 
 
-def local_cache_tokens(request: Any, known: int) -> int:
-    """Prompt tokens found in the engine's own prefix cache; ``known`` if it does not say."""
+def local_cache_tokens(request: Any) -> int | None:
+    """Prompt tokens that the scheduler has just found in the engine's own prefix cache.
+
+    None once the statistics have left with the first output, or if there are none.
+    """
     stats = getattr(request, "prefill_stats", None)
-    return stats.num_local_cached_tokens if stats and stats.num_prompt_tokens else known
+    return stats.num_local_cached_tokens if stats and stats.num_prompt_tokens else None
 
 
 def describe_engine(

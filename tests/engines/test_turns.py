@@ -185,3 +185,17 @@ async def test_parameters_of_the_client_reach_no_engine(cluster: Cluster) -> Non
 
     assert reply.status == 200
     assert reply.ids == await cluster.reference(prompt)
+
+
+async def test_what_p_found_in_its_own_cache_is_reported_without_any_pull(
+    cluster: Cluster,
+) -> None:
+    prompt = cluster.text(200)
+    await cluster.turn(prompt, "")
+    before = await cluster.counted()
+
+    again = await cluster.turn(prompt, "")
+
+    counted = await cluster.counted_since(before, len(prompt))
+    assert (again.tokens("local"), again.tokens("computed")) == (counted.local, counted.computed)
+    assert counted.local == 192
