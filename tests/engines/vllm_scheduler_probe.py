@@ -160,7 +160,7 @@ class Engine:
         self.groups = len(config.kv_cache_groups)
         self.link: Any = FakeLink()
         if not agent:
-            self.half._link = self.link
+            setattr(self.half, "_link", self.link)  # noqa: B010 -- not a Link
         self.made = 0
 
     def request(self, tokens: Sequence[int], params: dict[str, Any] | None) -> Request:
