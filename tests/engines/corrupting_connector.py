@@ -8,8 +8,8 @@ from pathlib import Path
 from contraflow_connector.connector import ContraflowConnector
 from contraflow_connector.worker import ContraflowWorker
 
+# The variable with the path of the flag file; the test names it too, but can't import vLLM.
 FLAG = "CONTRAFLOW_TEST_CORRUPT"
-"""Environment variable with the path of the flag file."""
 
 
 class CorruptingWorker(ContraflowWorker):

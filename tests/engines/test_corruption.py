@@ -14,7 +14,6 @@ import pytest
 import pytest_asyncio
 from rich.console import Console
 from tests.engines.cluster import Cluster
-from tests.engines.corrupting_connector import FLAG
 
 from contraflow.cli.demo.run import report_conversation
 from contraflow.cli.deployment import Deployment, DeploymentSpec
@@ -23,6 +22,7 @@ pytestmark = [pytest.mark.engines, pytest.mark.asyncio(loop_scope="session")]
 
 ROOT = Path(__file__).resolve().parents[2]
 TTL = 20.0
+FLAG = "CONTRAFLOW_TEST_CORRUPT"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
