@@ -57,7 +57,7 @@ lock: env-services ## resolve the lock files anew (fetches uv)
 	requirements/relock.sh
 
 bench: env-services ## what the proof costs per 1,000 tokens
-	@$(BIN)/contraflow bench
+	@$(BIN)/python -m contraflow.bench.chain
 
 clean: ## remove environments, caches and what the demo left
 	rm -rf .venv .venv-engine .venv-proto .venv-vllm-next .venv-lock .venv.lock .cache .mypy_cache .ruff_cache \

@@ -178,15 +178,22 @@ class Link:
             hint_handle_id=order.hint_handle_id,
         )
         try:
-            handle = self._retained.acquire(request)
-            grant = pb.Grant(
+            grant = self._grant(self._retained.acquire(request))
+            return pb.AcquireResult(call_id=order.call_id, grant=grant)
+        except Exception as error:
+            return pb.AcquireResult(call_id=order.call_id, denial=_denial(error))
+
+    def _grant(self, handle: Handle) -> pb.Grant:
+        try:
+            return pb.Grant(
                 handle=self._describe(handle),
                 transfer_params=params_to_proto(self._offer(handle)),
                 proof=proof_to_proto(handle.proof),
             )
-            return pb.AcquireResult(call_id=order.call_id, grant=grant)
-        except Exception as error:
-            return pb.AcquireResult(call_id=order.call_id, denial=_denial(error))
+        except Exception:
+            if handle.claim is not None:  # Nobody was told of it, so nobody reads.
+                self._retained.return_claim(handle.claim.claim_id)
+            raise
 
     def _return(self, order: pb.ReturnOrder) -> pb.ReturnResult:
         try:

@@ -143,7 +143,7 @@ def test_what_is_released_goes_to_the_workers_once() -> None:
     assert retained.step() == ("never-a-handle", "r1")
     assert retained.step() == ()
     retained.release_unlisted("r2")
-    assert retained.subscribe(nothing) == []
+    assert retained.subscribe(lambda _: None) == []
     assert retained.step() == ("r2",)
 
 
