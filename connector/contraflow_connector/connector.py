@@ -43,6 +43,11 @@ class ContraflowConnector(NixlPullConnector):
         else:
             self.connector_worker = self.worker_class(vllm_config, self.engine_id, kv_cache_config)
 
+    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
+        """Called in the scheduler process, once its cache manager has been made."""
+        if self.connector_scheduler is not None:
+            self.connector_scheduler.block_pool = gpu_block_pool
+
     def build_connector_worker_meta(self) -> WorkerReport | None:
         """Events of this rank since the last step."""
         assert self.connector_worker is not None

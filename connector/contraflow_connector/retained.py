@@ -25,6 +25,7 @@ class Retained:
         self._table = HandleTable()
         self._sink: Sink | None = None
         self._releases: list[str] = []
+        self._freeing: dict[str, int] = {}  # request id -> blocks that the workers still hold
         self._seen: dict[str, set[State]] = {}  # request id -> what the ranks reported
 
     def subscribe(self, sink: Sink) -> list[Handle]:
@@ -71,6 +72,20 @@ class Retained:
             self._free(ended)
             return [handle.handle_id for handle in ended]
 
+    def make_room(self, blocks: int) -> None:
+        """Free unclaimed handles, oldest first, until ``blocks`` blocks are about to be free."""
+        with self._lock:
+            missing = blocks - sum(self._freeing.values())
+            chosen = []
+            for handle in self._table.live():
+                if missing <= 0:
+                    break
+                if handle.state is State.RETAINED:
+                    chosen.append(handle.handle_id)
+                    missing -= handle.num_blocks
+            if chosen:
+                self._free(self._table.release(chosen))
+
     def step(self) -> tuple[str, ...]:
         """Once per engine step: request ids whose blocks the workers shall free now."""
         with self._lock:
@@ -92,12 +107,14 @@ class Retained:
             states = self._seen.pop(request_id, set())
             state = State.READ if states == {State.READ} else State.EXPIRED
             with self._lock:
+                self._freeing.pop(request_id, None)
                 if ended := self._table.end(request_id, state):
                     self._tell(ended)
 
     def _free(self, ended: list[Handle]) -> None:
         for handle in ended:
             self._releases.append(handle.request_id)
+            self._freeing[handle.request_id] = handle.num_blocks
             self._tell(handle)
 
     @guarded(None)  # A change that is made must not look like one that failed.

@@ -24,6 +24,7 @@ from contraflow_connector.reads import (
     Outcome,
     Read,
     Verdict,
+    blocks_for,
     cut_blocks,
     judge_backward,
     judge_forward,
@@ -39,6 +40,7 @@ from contraflow_connector.vllm_compat import (
     WorkerReport,
     chain_context,
     describe_engine,
+    free_blocks,
     local_cache_tokens,
     may_pull,
     put_releases,
@@ -46,6 +48,8 @@ from contraflow_connector.vllm_compat import (
 )
 
 _NOTHING: tuple[int, bool] = (0, False)
+_FREE_FLOOR = 0.15
+"""Share of all blocks that retained ones leave free."""
 
 
 class ContraflowScheduler(NixlPullConnectorScheduler):
@@ -63,6 +67,8 @@ class ContraflowScheduler(NixlPullConnectorScheduler):
         self._chains: dict[str, Chain] = {}
         self._reads: dict[str, Read] = {}
         self._found_locally: dict[str, int] = {}
+        self._waiting: dict[str, int] = {}  # request id -> blocks; asked about in this step
+        self.block_pool: Any = None
         warn_of_unsafe_roles(vllm_config, settings, self._bidirectional)
 
     def set_xfer_handshake_metadata(self, metadata: dict[tuple[int, int], Any]) -> None:
@@ -100,12 +106,19 @@ class ContraflowScheduler(NixlPullConnectorScheduler):
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
         """As vLLM's, for tokens that are proven to be the request's own."""
+        self._note_waiting(request)
         if not self._admit(request, num_computed_tokens):
             return _NOTHING
         result: tuple[int | None, bool] = super().get_num_new_matched_tokens(
             request, num_computed_tokens
         )
         return result
+
+    @guarded(None)
+    def _note_waiting(self, request: Any) -> None:
+        groups = len(self.kv_cache_config.kv_cache_groups)
+        needed = blocks_for(len(request.all_token_ids), self.block_size) * groups
+        self._waiting[request.request_id] = needed
 
     @guarded(False)
     def _admit(self, request: Any, local_tokens: int) -> bool:
@@ -161,6 +174,7 @@ class ContraflowScheduler(NixlPullConnectorScheduler):
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """As vLLM's, but a handle that is not pulled is kept: its owner is not notified."""
+        self._waiting.pop(request.request_id, None)
         self._settle(request, num_external_tokens)
         super().update_state_after_alloc(request, blocks, num_external_tokens)
 
@@ -187,8 +201,20 @@ class ContraflowScheduler(NixlPullConnectorScheduler):
     def build_connector_meta(self, scheduler_output: Any) -> NixlConnectorMetadata:
         """As vLLM's, with the ids whose blocks the workers shall free."""
         metadata = super().build_connector_meta(scheduler_output)
+        self._make_room()
         self._put_releases(metadata)
         return metadata
+
+    @guarded(None)
+    def _make_room(self) -> None:
+        # Whoever asked and got no blocks waits for them, perhaps behind nothing but handles,
+        # and would until these expire. A retained block must never cost a request.
+        waiting = max(self._waiting.values(), default=0)
+        self._waiting = {}
+        if self.block_pool is None:
+            return
+        floor = int(self.kv_cache_config.num_blocks * _FREE_FLOOR)
+        self._retained.make_room(floor + waiting - free_blocks(self.block_pool))
 
     @guarded(None)
     def _put_releases(self, metadata: NixlConnectorMetadata) -> None:

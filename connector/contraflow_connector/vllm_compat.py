@@ -145,6 +145,11 @@ def local_cache_tokens(request: Any) -> int | None:
     return stats.num_local_cached_tokens if stats and stats.num_prompt_tokens else None
 
 
+def free_blocks(pool: Any) -> int:
+    """Blocks of vLLM's pool that no request holds; cached ones count as free."""
+    return int(pool.get_num_free_blocks())
+
+
 def describe_engine(
     config: VllmConfig,
     settings: Settings,

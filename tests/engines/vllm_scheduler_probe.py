@@ -573,6 +573,30 @@ def our_exceptions_stay_inside() -> None:
 
 
 @case
+def retained_blocks_yield_to_whoever_needs_them() -> None:
+    engine, handle = retained()
+    free = SimpleNamespace(blocks=100)
+    engine.half.block_pool = SimpleNamespace(get_num_free_blocks=lambda: free.blocks)
+    assert releases_of(engine.step()) == ()
+    # Above the floor, but a request that has asked gets no blocks, and so waits.
+    free.blocks = 20
+    asking = engine.request(PROMPT, for_plain_decode())
+    engine.ask(asking)
+    engine.allocate(asking, 0)
+    assert releases_of(engine.step()) == ()
+    engine.ask(engine.request(PROMPT, for_plain_decode()))
+    assert releases_of(engine.step()) == (handle.request_id,)
+    # Below the floor.
+    engine, handle = retained()
+    free.blocks = 14
+    engine.half.block_pool = SimpleNamespace(get_num_free_blocks=lambda: free.blocks)
+    claimed(engine)
+    assert releases_of(engine.step()) == ()
+    engine.half._retained.return_claim("c1")
+    assert releases_of(engine.step()) == (handle.request_id,)
+
+
+@case
 def a_failing_link_costs_no_block() -> None:
     engine = Engine("d1")
     engine.half._retained.subscribe(mock.Mock(side_effect=ZeroDivisionError))

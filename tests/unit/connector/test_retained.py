@@ -66,6 +66,24 @@ def test_a_release_and_a_claim_at_once_end_in_one_of_both() -> None:
         assert retained.step() == (("r",) if released.result() else ())
 
 
+def test_room_is_made_of_the_oldest_unclaimed_handles_and_no_more_than_asked() -> None:
+    retained = Retained(ManualTime())
+    for number in range(5):
+        session = f"{number}" * 32
+        retained.retain(a_handle(f"r{number}", session=session, num_blocks=3), nothing)
+    retained.acquire(ask("c", session_key="0" * 32))
+    retained.make_room(0)
+    assert retained.step() == ()
+    retained.make_room(4)
+    assert retained.step() == ("r1", "r2")
+    # What is on its way counts, until the workers have let go.
+    retained.make_room(6)
+    assert retained.step() == ()
+    retained.finished(["r1", "r2"])
+    retained.make_room(100)
+    assert retained.step() == ("r3", "r4")
+
+
 def test_a_subscriber_misses_nothing_and_hears_nothing_twice() -> None:
     clock = ManualTime()
     retained = Retained(clock)
