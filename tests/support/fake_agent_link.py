@@ -48,7 +48,8 @@ class FakeAgentLink(pb_grpc.EngineLinkServiceServicer):
 
     def Attach(self, requests: Any, context: Any) -> Iterator[pb.AttachResponse]:
         stream = Stream()
-        context.add_callback(stream.end)
+        if not context.add_callback(stream.end):
+            return  # The engine has gone already; nobody would ever end this stream.
         if self.listens:
             listener.submit(self._listen, requests, stream)
         self.links.put(stream)

@@ -87,6 +87,7 @@ class HandleTable:
         self._max_branches = max_branches
         self._remembered = remembered_ends
         self._live: OrderedDict[str, Handle] = OrderedDict()  # by request id, oldest first
+        self._by_session: dict[str, dict[str, None]] = {}  # request ids, oldest first
         self._claims: dict[str, str] = {}  # claim id -> request id
         self._spent: OrderedDict[str, None] = OrderedDict()  # claim ids whose handles have ended
         self._ended: OrderedDict[str, State] = OrderedDict()  # by handle id
@@ -110,14 +111,13 @@ class HandleTable:
         """
         siblings = [
             old
-            for old in self._live.values()
-            if old.session_key == handle.session_key
-            and old.tenant == handle.tenant
-            and old.state is State.RETAINED
+            for old in self._of_session(handle.session_key)
+            if old.tenant == handle.tenant and old.state is State.RETAINED
         ]
         covered = [old for old in siblings if supersedes(old.proof)]
         branches = [old for old in siblings if old not in covered]
         self._live[handle.request_id] = handle
+        self._by_session.setdefault(handle.session_key, {})[handle.request_id] = None
         excess = max(0, len(branches) + 1 - self._max_branches)
         return [self._end(old, State.RELEASED) for old in covered + branches[:excess]]
 
@@ -186,15 +186,19 @@ class HandleTable:
 
     def advance(self, now: float) -> list[Handle]:
         """End claims whose hold has run out; returns those handles, LAPSED, to be freed."""
+        claimed = [self._live[request_id] for request_id in self._claims.values()]
         lapsed = [
             handle
-            for handle in self._live.values()
+            for handle in claimed
             if handle.claim is not None and handle.claim.hold_until <= now
         ]
         return [self._end(handle, State.LAPSED) for handle in lapsed]
 
+    def _of_session(self, session_key: str) -> list[Handle]:
+        return [self._live[request_id] for request_id in self._by_session.get(session_key, ())]
+
     def _newest(self, request: ClaimRequest) -> Handle:
-        of_session = [h for h in self._live.values() if h.session_key == request.session_key]
+        of_session = self._of_session(request.session_key)
         matching = [
             h
             for h in of_session
@@ -218,6 +222,10 @@ class HandleTable:
 
     def _end(self, handle: Handle, state: State) -> Handle:
         del self._live[handle.request_id]
+        of_session = self._by_session[handle.session_key]
+        del of_session[handle.request_id]
+        if not of_session:
+            del self._by_session[handle.session_key]
         if handle.claim is not None:
             del self._claims[handle.claim.claim_id]
             self._spent[handle.claim.claim_id] = None

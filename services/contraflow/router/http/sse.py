@@ -44,7 +44,7 @@ class SseFilter:
 
     @property
     def transfer_params(self) -> dict[str, Any] | None:
-        """The newest parameters seen; None if there were none, or null."""
+        """The newest parameters seen that are not null; None if there were none."""
         return transfer_dict(self.raw_transfer_params)
 
     @property
@@ -113,7 +113,8 @@ class SseFilter:
         cleaned, raw = remove_key(payload, TRANSFER_KEY)
         if raw is None:
             return event
-        self.raw_transfer_params = raw
+        if raw != b"null":  # vLLM 0.33 writes null on every chunk but the one that counts
+            self.raw_transfer_params = raw
         self.removed += 1
         end = b"\r\n" if event.endswith(b"\r\n") else b"\n"
         first = lines.index(data[0])
