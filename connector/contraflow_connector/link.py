@@ -47,6 +47,7 @@ class Link:
         self._retained = retained
         self._offer = offer
         self._stop = threading.Event()
+        self._lost_some = threading.Event()
         self._outbox: queue.Queue[pb.AttachRequest | None] = queue.Queue(_BACKLOG)
         self._call: Any = None
         self._last_heard: float | None = None
@@ -102,6 +103,7 @@ class Link:
     def _attach(self) -> None:
         with grpc.insecure_channel(self._target) as channel:
             self._outbox = queue.Queue(_BACKLOG)
+            self._lost_some.clear()
             handles = self._retained.subscribe(self._changed)
             hello = pb.Hello(
                 engine=engine_to_proto(self._engine),
@@ -111,8 +113,8 @@ class Link:
                 self._messages(pb.AttachRequest(hello=hello), self._outbox)
             )
             try:
-                if self._stop.is_set():
-                    return  # close() came before there was a call to cancel
+                if self._stop.is_set() or self._lost_some.is_set():
+                    return  # it was to be cancelled before there was a call to cancel
                 for order in self._call:
                     self._obey(order)
             finally:
@@ -144,6 +146,7 @@ class Link:
             self._outbox.put_nowait(message)
         except queue.Full:
             # The agent does not listen: attach anew, which carries the whole table.
+            self._lost_some.set()
             if self._call is not None:
                 self._call.cancel()
 
