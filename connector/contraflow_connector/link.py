@@ -17,7 +17,7 @@ import grpc
 from contraflow.core.errors import ContraflowError, Internal
 from contraflow.core.fleet import Engine
 from contraflow.core.handle import ClaimRequest, Handle
-from contraflow.core.transfer_params import Params
+from contraflow.core.transfer_params import HOLD_UNTIL, Params
 from contraflow.v1 import engine_link_service_pb2 as pb
 from contraflow.v1 import handle_pb2
 from contraflow.v1.engine_link_service_pb2_grpc import EngineLinkServiceStub
@@ -214,11 +214,15 @@ def _denial(error: Exception) -> pb.Denial:
 
 
 def claimed_params(handle: Handle, margin: float) -> Params:
-    """The parameters of a claimed handle, with an expiry at which its reader refuses to start.
+    """The parameters of a claimed handle: its reader refuses to start after ``start_by``, and
+    fails a read that has not ended by ``hold_until``.
 
     ``margin``: seconds before the expiry from which on vLLM declines a read.
     """
     if handle.claim is None:
         raise Internal("parameters are handed out for claims only")
-    expiry = handle.claim.start_by + margin
-    return {**handle.params, "remote_blocks_expiry_time": expiry}
+    return {
+        **handle.params,
+        "remote_blocks_expiry_time": handle.claim.start_by + margin,
+        HOLD_UNTIL: handle.claim.hold_until,
+    }

@@ -10,6 +10,7 @@ from contraflow.core.chain import Chain
 from contraflow.core.handle import Handle
 from contraflow.core.instructions import Instructions, Pull, Tip
 from contraflow.core.transfer_params import (
+    HOLD_UNTIL,
     OURS,
     REMOTE_KEYS,
     Params,
@@ -43,6 +44,7 @@ from contraflow_connector.vllm_compat import (
     free_blocks,
     local_cache_tokens,
     may_pull,
+    put_holds,
     put_releases,
     warn_of_unsafe_roles,
 )
@@ -67,6 +69,7 @@ class ContraflowScheduler(NixlPullConnectorScheduler):
         self._chains: dict[str, Chain] = {}
         self._reads: dict[str, Read] = {}
         self._found_locally: dict[str, int] = {}
+        self._holds: dict[str, float] = {}  # reads that start in this step
         self._waiting: dict[str, int] = {}  # request id -> blocks; asked about in this step
         self.block_pool: Any = None
         warn_of_unsafe_roles(vllm_config, settings, self._bidirectional)
@@ -189,6 +192,8 @@ class ContraflowScheduler(NixlPullConnectorScheduler):
         if num_external_tokens > 0:
             read.pulled_tokens = num_external_tokens
             read.started = time.perf_counter()
+            if isinstance(hold := params.get(HOLD_UNTIL), float):
+                self._holds[request.request_id] = hold
         elif not read.forward:
             # Without these keys vLLM finds nothing to read and nobody to notify.
             for key in REMOTE_KEYS:
@@ -199,10 +204,10 @@ class ContraflowScheduler(NixlPullConnectorScheduler):
     # Each step.
 
     def build_connector_meta(self, scheduler_output: Any) -> NixlConnectorMetadata:
-        """As vLLM's, with the ids whose blocks the workers shall free."""
+        """As vLLM's, with what the workers shall free and until when they may read."""
         metadata = super().build_connector_meta(scheduler_output)
         self._make_room()
-        self._put_releases(metadata)
+        self._tell_workers(metadata)
         return metadata
 
     @guarded(None)
@@ -217,8 +222,10 @@ class ContraflowScheduler(NixlPullConnectorScheduler):
         self._retained.make_room(floor + waiting - free_blocks(self.block_pool))
 
     @guarded(None)
-    def _put_releases(self, metadata: NixlConnectorMetadata) -> None:
+    def _tell_workers(self, metadata: NixlConnectorMetadata) -> None:
         put_releases(metadata, self._retained.step())
+        put_holds(metadata, self._holds)
+        self._holds = {}
 
     def update_connector_output(self, connector_output: Any) -> None:
         """As vLLM's; learns what was read, what expired, and how pulls went."""

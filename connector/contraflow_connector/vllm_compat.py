@@ -48,6 +48,7 @@ EXPIRY_MARGIN_SECONDS: float = _KV_BLOCKS_EXPIRY_SAFETY_MARGIN
 """vLLM declines a read that would start less than this before the expiry handed out."""
 
 _RELEASES = "contraflow_releases"
+_HOLDS = "contraflow_holds"
 
 
 class WorkerReport(KVConnectorWorkerMetadata):
@@ -70,6 +71,25 @@ def put_releases(metadata: NixlConnectorMetadata, request_ids: tuple[str, ...]) 
 def releases_of(metadata: NixlConnectorMetadata) -> tuple[str, ...]:
     """The ids that ``put_releases`` put there."""
     return getattr(metadata, _RELEASES, ())
+
+
+def put_holds(metadata: NixlConnectorMetadata, holds: dict[str, float]) -> None:
+    """Let the metadata of a step carry until when the blocks of its reads are held, by request
+    id, on the clock of their owner."""
+    if holds:
+        setattr(metadata, _HOLDS, holds)
+
+
+def holds_of(metadata: NixlConnectorMetadata) -> dict[str, float]:
+    """What ``put_holds`` put there."""
+    holds: dict[str, float] = getattr(metadata, _HOLDS, {})
+    return holds
+
+
+def owner_clock(worker: NixlPullConnectorWorker, request_id: str, now: float) -> float:
+    """``now`` on the clock of the engine that a request reads from."""
+    engine_id = worker._recving_metadata[request_id].remote.engine_id
+    return now + float(worker._engine_clock_offset[engine_id])
 
 
 def transfer_totals(worker: NixlPullConnectorWorker) -> tuple[int, int, float]:

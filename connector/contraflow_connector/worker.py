@@ -1,7 +1,8 @@
-"""The worker half: frees on command, and tells reads from expiries."""
+"""The worker half: frees on command, tells reads from expiries, fails reads that end late."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from contraflow.core.handle import State
@@ -10,9 +11,15 @@ from contraflow_connector.guard import guarded, log
 from contraflow_connector.vllm_compat import (
     NixlConnectorMetadata,
     NixlPullConnectorWorker,
+    holds_of,
+    owner_clock,
     releases_of,
     transfer_totals,
 )
+
+_CLOCK_MARGIN = 0.5
+"""Seconds by which the two clocks may be off."""
+_MOST_HOLDS = 4096
 
 
 class ContraflowWorker(NixlPullConnectorWorker):
@@ -22,6 +29,7 @@ class ContraflowWorker(NixlPullConnectorWorker):
         super().__init__(*args, **kwargs)
         self._released: set[str] = set()
         self._events = WorkerEvents()
+        self._holds: dict[str, float] = {}
 
     def take_events(self) -> WorkerEvents | None:
         """What has happened since the last call; None if nothing."""
@@ -31,6 +39,10 @@ class ContraflowWorker(NixlPullConnectorWorker):
         return events
 
     def start_load_kv(self, metadata: NixlConnectorMetadata) -> None:
+        # A request whose read never came to a transfer leaves its entry: bound them.
+        while len(self._holds) > _MOST_HOLDS:
+            del self._holds[next(iter(self._holds))]
+        self._holds.update(holds_of(metadata))
         super().start_load_kv(metadata)
         # After super(): a release in the very step that hands over the deadline must win.
         self._release(releases_of(metadata))
@@ -70,10 +82,23 @@ class ContraflowWorker(NixlPullConnectorWorker):
                 transfers[request_id] = one[request_id]
             else:
                 del transfers[request_id]
+            if one_done and not one_failed and self._too_late(request_id):
+                one_failed = one_done
             done |= one_done
             failed |= one_failed
             self._note_transfer(request_id, before)
         return done, failed
+
+    @guarded(True)
+    def _too_late(self, request_id: str) -> bool:
+        hold = self._holds.pop(request_id, None)
+        if hold is None:
+            return False
+        late = owner_clock(self, request_id, time.perf_counter()) + _CLOCK_MARGIN >= hold
+        if late:
+            # Its owner may have given the blocks to somebody else while we read.
+            log.warning("the read for %s ended after its hold; it counts as failed", request_id)
+        return late
 
     @guarded(None)
     def _note_transfer(self, request_id: str, before: tuple[int, int, float]) -> None:

@@ -10,7 +10,13 @@ import pytest
 from tests.engines.cluster import Cluster, Reply
 
 from contraflow.core.instructions import Instructions
-from contraflow.core.transfer_params import OURS, Params, for_plain_prefill, for_pulling_prefill
+from contraflow.core.transfer_params import (
+    HOLD_UNTIL,
+    OURS,
+    Params,
+    for_plain_prefill,
+    for_pulling_prefill,
+)
 from contraflow.v1 import agent_service_pb2 as agent_pb
 from contraflow.v1.handle_pb2 import HANDLE_STATE_RETAINED
 from contraflow.wire.convert import proof_from_proto
@@ -130,6 +136,19 @@ async def test_a_read_after_start_by_is_not_started_and_recomputed(cluster: Clus
     assert reply.ids == await first_token(cluster, prompt)
 
 
+async def test_a_read_that_ends_after_its_hold_is_failed_and_recomputed(cluster: Cluster) -> None:
+    salt = uuid.uuid4().hex
+    prompt, grant = await granted(cluster, salt)
+    hold_until = params_from_proto(grant.transfer_params)[HOLD_UNTIL]
+
+    outcome, reply = await pulled(
+        cluster, grant, prompt, salt=salt, **{HOLD_UNTIL: hold_until - 1000}
+    )
+
+    assert outcome == "FAILED"
+    assert reply.ids == await first_token(cluster, prompt)
+
+
 async def test_a_pull_from_an_engine_that_is_gone_is_recomputed(cluster: Cluster) -> None:
     salt = uuid.uuid4().hex
     prompt, grant = await granted(cluster, salt)
@@ -183,6 +202,21 @@ async def test_released_blocks_are_free(cluster: Cluster) -> None:
     await cluster.until_pinned_below(before - pinned / 2)
     assert await cluster.handles(session) == []
     assert await cluster.release(handle.handle_id) == []
+
+
+async def test_a_pool_full_of_idle_conversations_starves_nobody(cluster: Cluster) -> None:
+    """Each turn retains 24 of 512 blocks; the oldest handles yield, the newest stay."""
+    sessions = [cluster.session() for _ in range(30)]
+
+    async with asyncio.timeout(60):
+        replies = [await cluster.turn(cluster.text(720), one, tokens=40) for one in sessions]
+        plain = await cluster.turn(cluster.text(3000), "", tokens=40)
+
+    assert {reply.status for reply in [*replies, plain]} == {200}
+    assert await cluster.handles(sessions[0]) == []
+    assert len(await cluster.handles(sessions[-1])) == 1
+    for session in sessions:
+        await cluster.release(*(handle.handle_id for handle in await cluster.handles(session)))
 
 
 async def test_an_aborted_turn_leaves_no_handle(cluster: Cluster) -> None:

@@ -14,6 +14,9 @@ Params = dict[str, Any]
 OURS = "contraflow"
 """Key of the sub-object that carries what router and connectors tell each other."""
 
+HOLD_UNTIL = "contraflow_hold_until"
+"""Key of the instant, on the owner's monotonic clock, at which a claimed handle is freed."""
+
 REMOTE_KEYS = (
     "remote_block_ids",
     "remote_engine_id",
@@ -59,8 +62,3 @@ def for_plain_decode() -> Params:
 def has_remote_blocks(params: Mapping[str, Any]) -> bool:
     """True if a connector would find something to pull in ``params``."""
     return all(params.get(key) is not None for key in REMOTE_KEYS)
-
-
-def without_remote_blocks(params: Mapping[str, Any]) -> Params:
-    """``params`` without what a pull needs; the flags stay."""
-    return {key: value for key, value in params.items() if key not in REMOTE_KEYS}

@@ -121,6 +121,7 @@ def test_a_claim_is_granted_returned_and_granted_to_the_next(
     assert params_from_proto(result.grant.transfer_params) == {
         **handle.params,
         "remote_blocks_expiry_time": 1060.0 + MARGIN,
+        "contraflow_hold_until": 1070.0,
     }
     stream.say(return_order=pb.ReturnOrder(call_id=8, claim_id="c1"))
     update = stream.hear("handle_update").handle

@@ -14,7 +14,6 @@ from contraflow.core.transfer_params import (
     for_pulling_prefill,
     has_remote_blocks,
     without_private,
-    without_remote_blocks,
 )
 
 OWNERS: dict[str, Any] = {
@@ -55,9 +54,3 @@ def test_a_pull_needs_every_key(key: str) -> None:
     assert has_remote_blocks(OWNERS)
     assert not has_remote_blocks({k: v for k, v in OWNERS.items() if k != key})
     assert not has_remote_blocks({**OWNERS, key: None})
-
-
-def test_stripped_of_blocks_the_flags_stay() -> None:
-    stripped = without_remote_blocks(OWNERS)
-    assert not set(stripped) & set(REMOTE_KEYS)
-    assert {**stripped, **{key: OWNERS[key] for key in REMOTE_KEYS}} == OWNERS

@@ -12,8 +12,6 @@ import pytest
 from contraflow.router.http import (
     BodyError,
     decode_body,
-    get_bool,
-    get_int,
     get_str,
     parse_body,
     prefill_body,
@@ -80,35 +78,17 @@ def test_harmless_bodies_are_not_called_stripped() -> None:
 
 
 def test_scalars_are_read() -> None:
-    fields = parse_body(b'{"stream": true, "model": "m\\u00e9", "n": 3, "x": null}').fields
-    assert get_bool(fields, "stream") is True
-    assert get_bool(fields, "x", default=True) is True
-    assert get_bool(fields, "absent") is False
+    fields = parse_body(b'{"model": "m\\u00e9", "x": null}').fields
     assert get_str(fields, "model") == "mé"
     assert get_str(fields, "x") is None
-    assert get_int(fields, "n") == 3
-    assert get_int(fields, "absent") is None
+    assert get_str(fields, "absent") is None
 
 
-@pytest.mark.parametrize("raw", [b'"true"', b"1", b"{}", b"[true]"])
-def test_a_wrong_boolean_is_named(raw: bytes) -> None:
-    with pytest.raises(BodyError, match="`stream` must be a boolean") as refused:
-        get_bool(parse_body(b'{"stream": %b}' % raw).fields, "stream")
-    assert refused.value.param == "stream"
-
-
-@pytest.mark.parametrize("raw", [b"1", b"true", b'{"a": 1}', b'["a"]'])
+@pytest.mark.parametrize("raw", [b"1", b"true", b"1e999", b'{"a": 1}', b'["a"]'])
 def test_a_wrong_string_is_named(raw: bytes) -> None:
-    with pytest.raises(BodyError, match="`model` must be a string") as refused:
+    with pytest.raises(BodyError, match="`model`") as refused:
         get_str(parse_body(b'{"model": %b}' % raw).fields, "model")
     assert refused.value.param == "model"
-
-
-@pytest.mark.parametrize("raw", [b"1.5", b"true", b'"1"', b"[]", b"1e999"])
-def test_a_wrong_integer_is_named(raw: bytes) -> None:
-    with pytest.raises(BodyError) as refused:
-        get_int(parse_body(b'{"max_tokens": %b}' % raw).fields, "max_tokens")
-    assert refused.value.param == "max_tokens"
 
 
 CLIENT = (

@@ -87,29 +87,11 @@ def _strip(fields: Fields) -> bool:
     return found
 
 
-def get_bool(fields: Fields, name: str, default: bool = False) -> bool:
-    """A boolean; `default` if absent or null. BodyError naming it otherwise."""
-    value = _get(fields, name)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise _wrong(name, "a boolean")
-    return value
-
-
 def get_str(fields: Fields, name: str) -> str | None:
     """A string; None if absent or null. BodyError naming it otherwise."""
     value = _get(fields, name)
     if value is not None and not isinstance(value, str):
         raise _wrong(name, "a string")
-    return value
-
-
-def get_int(fields: Fields, name: str) -> int | None:
-    """An integer; None if absent or null. BodyError naming it otherwise."""
-    value = _get(fields, name)
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-        raise _wrong(name, "an integer")
     return value
 
 
