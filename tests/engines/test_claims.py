@@ -210,7 +210,7 @@ async def test_a_pool_full_of_idle_conversations_starves_nobody(cluster: Cluster
 
     async with asyncio.timeout(60):
         replies = [await cluster.turn(cluster.text(720), one, tokens=40) for one in sessions]
-        plain = await cluster.turn(cluster.text(3000), "", tokens=40)
+        plain = await cluster.turn(cluster.text(1000), "", tokens=40)
 
     assert {reply.status for reply in [*replies, plain]} == {200}
     assert await cluster.handles(sessions[0]) == []
