@@ -205,14 +205,15 @@ async def test_released_blocks_are_free(cluster: Cluster) -> None:
 
 
 async def test_a_pool_full_of_idle_conversations_starves_nobody(cluster: Cluster) -> None:
-    """Each turn retains 24 of 512 blocks; the oldest handles yield, the newest stay."""
+    """Each turn retains 24 of 512 blocks; the oldest handles yield, the newest stay. The long
+    prompt takes 94, more than are free, and goes to D in one read; P serves after it too."""
     sessions = [cluster.session() for _ in range(30)]
 
     async with asyncio.timeout(60):
         replies = [await cluster.turn(cluster.text(720), one, tokens=40) for one in sessions]
-        plain = await cluster.turn(cluster.text(1000), "", tokens=40)
+        replies += [await cluster.turn(cluster.text(size), "", tokens=40) for size in (3000, 160)]
 
-    assert {reply.status for reply in [*replies, plain]} == {200}
+    assert {reply.status for reply in replies} == {200}
     assert await cluster.handles(sessions[0]) == []
     assert len(await cluster.handles(sessions[-1])) == 1
     for session in sessions:

@@ -14,6 +14,7 @@ import pytest
 PLUGIN = Path(__file__).resolve().parents[2] / "deploy/demo/plugin/contraflow_demo_engine.py"
 CORE = "vllm.v1.engine.core"
 SHM = "vllm.distributed.device_communicators.shm_broadcast"
+PLATFORM = "vllm.platforms.cpu"
 
 
 @pytest.fixture
@@ -37,14 +38,21 @@ class Engine(SimpleNamespace):
         core = ModuleType(CORE)
         core.EngineCoreProc = self.core  # type: ignore[attr-defined]
         shm = ModuleType(SHM)
-        shm.SpinCondition = self.spin  # type: ignore[attr-defined]
-        for module in (torch, nixl, core, shm):
-            monkeypatch.setitem(sys.modules, module.__name__, module)
-        for path in (CORE, SHM):
+        shm.sched_yield = self.yielding  # type: ignore[attr-defined]
+        platform = ModuleType(PLATFORM)
+        platform.CpuPlatform = self.platform  # type: ignore[attr-defined]
+        modules = (torch, nixl, core, shm, platform)
+        for path in (CORE, SHM, PLATFORM):
             parts = path.split(".")
             for end in range(1, len(parts)):
                 name = ".".join(parts[:end])
                 monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        for module in modules:
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+            parent, _, name = module.__name__.rpartition(".")
+            if parent:
+                monkeypatch.setattr(sys.modules[parent], name, module, raising=False)
+        self.shm = shm
 
 
 class AgentConfig:
@@ -58,10 +66,14 @@ class Core:
         return False
 
 
-class Spin:
-    def __init__(self, reader: bool, busy_loop_s: float = 1.0) -> None:
-        self.reader = reader
-        self.busy_loop_s = busy_loop_s
+class Platform:
+    @classmethod
+    def discover_numa_topology(cls) -> list[list[int]]:
+        return [[0, 1]]
+
+
+def yielding() -> None:
+    raise AssertionError("yields")
 
 
 def fresh(known: type) -> type:
@@ -71,7 +83,7 @@ def fresh(known: type) -> type:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     bind = SimpleNamespace(nixlAgentConfig=fresh(AgentConfig))
-    engine = Engine(nixl=bind, core=fresh(Core), spin=fresh(Spin))
+    engine = Engine(nixl=bind, core=fresh(Core), platform=fresh(Platform), yielding=yielding)
     engine.install(monkeypatch)
     return engine
 
@@ -79,7 +91,8 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
 def test_off_unless_asked_for(plugin: Any, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(plugin.ENABLE, raising=False)
     plugin.register()
-    assert engine.spin(True).busy_loop_s == 1.0
+    assert engine.shm.sched_yield is yielding
+    assert engine.platform.discover_numa_topology() == [[0, 1]]
 
 
 def test_each_patch_applies_once_and_says_so(
@@ -91,13 +104,14 @@ def test_each_patch_applies_once_and_says_so(
     with caplog.at_level(logging.INFO):
         plugin.register()
         plugin.register()
-    assert len(caplog.records) == 3
+    assert len(caplog.records) == 4
     config = engine.nixl.nixlAgentConfig()
     config.pthrDelay = 0
     assert config.pthrDelay == plugin.NIXL_POLL_PAUSE_US
-    assert engine.spin(True).busy_loop_s == plugin.WORKER_SPIN_S
     assert engine.core()._process_engine_step() is False
-    assert slept == [plugin.EMPTY_STEP_SLEEP_S]
+    engine.shm.sched_yield()
+    assert slept == [plugin.EMPTY_STEP_SLEEP_S, plugin.WORKER_PAUSE_S]
+    assert engine.platform.discover_numa_topology() == []
 
 
 def test_an_unknown_engine_is_left_as_it_is(
@@ -109,4 +123,4 @@ def test_an_unknown_engine_is_left_as_it_is(
     plugin.register()
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
     assert engine.nixl.nixlAgentConfig is object
-    assert engine.spin(True).busy_loop_s == plugin.WORKER_SPIN_S
+    assert engine.shm.sched_yield is not yielding

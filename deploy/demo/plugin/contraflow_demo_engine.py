@@ -8,7 +8,11 @@ says `CONTRAFLOW_DEMO_CALM=1`. It changes when threads run, never what is comput
 - NIXL: its progress thread polls without pause, a core per engine. It pauses between polls instead.
 - Engine loop: an engine that waits for or retains remote KV steps without pause. It sleeps after a
   step in which nothing ran.
-- Worker: spins on shared memory for a second after each message. It goes to sleep sooner.
+- Worker: waits for its next message by yielding in a loop. Linux 6.18 charges each yield as a whole
+  time slice; a worker that has yielded for minutes is then starved for minutes as soon as another
+  thread (NIXL's, when UCX keeps a socket armed) is busy on its core. It sleeps between looks instead.
+- Cores: on CPUs vLLM's NIXL worker pins itself to the last core of the node, so that all engines
+  compute on the same one. It stays on the core that it was given.
 
 Each patch logs one line. Where another version of vLLM or NIXL lacks what a patch expects, a
 warning says so and the engine stays as it is.
@@ -17,7 +21,6 @@ warning says so and the engine stays as it is.
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 import os
 import time
@@ -27,7 +30,7 @@ from typing import Any
 ENABLE = "CONTRAFLOW_DEMO_CALM"
 NIXL_POLL_PAUSE_US = 1000
 EMPTY_STEP_SLEEP_S = 0.01
-WORKER_SPIN_S = 0.003
+WORKER_PAUSE_S = 0.0002
 
 # A child of vLLM's logger, so that vLLM's handlers and level apply.
 log = logging.getLogger("vllm.contraflow_demo")
@@ -37,7 +40,7 @@ def register() -> None:
     """Apply the patches once per process; called by vLLM's plugin loader, maybe repeatedly."""
     if os.environ.get(ENABLE) != "1":
         return
-    for patch in (_permit_amx, _pause_nixl_polls, _sleep_after_empty_steps, _shorten_worker_spin):
+    for patch in PATCHES:
         try:
             done = patch()
         except (ImportError, AttributeError, TypeError) as error:
@@ -93,22 +96,31 @@ def _sleep_after_empty_steps() -> str | None:
     return f"engine sleeps {EMPTY_STEP_SLEEP_S * 1000:.0f} ms after an empty step"
 
 
-def _shorten_worker_spin() -> str | None:
-    from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
+def _sleep_between_looks() -> str | None:
+    from vllm.distributed.device_communicators import shm_broadcast
 
-    init: Callable[..., None] = SpinCondition.__init__
-    if _is_patched(init):
+    if _is_patched(shm_broadcast.sched_yield):
         return None
-    if "busy_loop_s" not in inspect.signature(init).parameters:
-        raise AttributeError("SpinCondition takes no busy_loop_s")
+    shm_broadcast.sched_yield = _patched(lambda: time.sleep(WORKER_PAUSE_S))
+    return f"workers look for messages every {WORKER_PAUSE_S * 1e6:.0f} us"
 
-    @functools.wraps(init)
-    def calm_init(self: Any, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("busy_loop_s", WORKER_SPIN_S)
-        init(self, *args, **kwargs)
 
-    SpinCondition.__init__ = _patched(calm_init)
-    return f"workers spin {WORKER_SPIN_S * 1000:.0f} ms, then wait"
+def _keep_the_core() -> str | None:
+    from vllm.platforms.cpu import CpuPlatform
+
+    if _is_patched(CpuPlatform.discover_numa_topology):
+        return None
+    CpuPlatform.discover_numa_topology = staticmethod(_patched(lambda: []))
+    return "NIXL workers keep their core"
+
+
+PATCHES = (
+    _permit_amx,
+    _pause_nixl_polls,
+    _sleep_after_empty_steps,
+    _sleep_between_looks,
+    _keep_the_core,
+)
 
 
 def _patched(function: Any) -> Any:
