@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import find, given
+from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
 from contraflow.core.errors import NoEligibleEngine
@@ -97,7 +97,8 @@ def test_such_fleets_do_lead_to_pulls() -> None:
         plan = planned(*case, {}, Policy())
         return plan is not None and plan.decision is Decision.PULL
 
-    assert find(st.tuples(views, requests), pulls)
+    searching = settings(derandomize=True, max_examples=20_000)
+    assert find(st.tuples(views, requests), pulls, settings=searching)
 
 
 @given(views, requests, loads, policies)

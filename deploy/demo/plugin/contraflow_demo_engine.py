@@ -9,8 +9,8 @@ says `CONTRAFLOW_DEMO_CALM=1`. It changes when threads run, never what is comput
 - Engine loop: an engine that waits for or retains remote KV steps without pause. It sleeps after a
   step in which nothing ran.
 - Worker: waits for its next message by yielding in a loop. Linux 6.18 charges each yield as a whole
-  time slice; a worker that has yielded for minutes is then starved for minutes as soon as another
-  thread (NIXL's, when UCX keeps a socket armed) is busy on its core. It sleeps between looks instead.
+  time slice, so a worker that has yielded for a while is starved for minutes as soon as another
+  thread (NIXL's, when UCX spins) is busy on its core. It sleeps between looks instead.
 - Cores: on CPUs vLLM's NIXL worker pins itself to the last core of the node, so that all engines
   compute on the same one. It stays on the core that it was given.
 
@@ -108,9 +108,9 @@ def _sleep_between_looks() -> str | None:
 def _keep_the_core() -> str | None:
     from vllm.platforms.cpu import CpuPlatform
 
-    if _is_patched(CpuPlatform.discover_numa_topology):
+    if CpuPlatform.discover_numa_topology is _no_cores:
         return None
-    CpuPlatform.discover_numa_topology = staticmethod(_patched(lambda: []))
+    CpuPlatform.discover_numa_topology = staticmethod(_no_cores)
     return "NIXL workers keep their core"
 
 
@@ -121,6 +121,10 @@ PATCHES = (
     _sleep_between_looks,
     _keep_the_core,
 )
+
+
+def _no_cores() -> list[list[int]]:
+    return []
 
 
 def _patched(function: Any) -> Any:
