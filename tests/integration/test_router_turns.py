@@ -26,8 +26,8 @@ from tests.support.wait import until
 from contraflow.core.errors import HandleClaimed, LeaseTooShort
 from contraflow.core.instructions import Instructions, Pull
 from contraflow.core.session import session_key
-from contraflow.router.http import ClientLimits
 from contraflow.runtime.clock import SystemClock
+from contraflow.web import ClientLimits
 
 pytestmark = pytest.mark.integration
 

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contraflow.router.http import (
+from contraflow.web import (
     SseFilter,
     decode_body,
     parse_body,

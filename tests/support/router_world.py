@@ -16,7 +16,6 @@ from contraflow.core.fleet import Engine, Role, Session
 from contraflow.core.session import session_key
 from contraflow.router.app import RouterApp
 from contraflow.router.config import RouterConfig
-from contraflow.router.http import HttpServer
 from contraflow.router.report import parse_header
 from contraflow.runtime.address import Address
 from contraflow.runtime.clock import SystemClock
@@ -27,6 +26,7 @@ from contraflow.runtime.grpc_server import GrpcServer, Limits
 from contraflow.v1 import agent_service_pb2 as pb
 from contraflow.v1 import agent_service_pb2_grpc as pb_grpc
 from contraflow.v1 import handle_pb2
+from contraflow.web import HttpServer
 from contraflow.wire.convert import duration, proof_to_proto
 from contraflow.wire.params import params_to_proto
 from tests.support.fake_engine import FakeEngine

@@ -10,7 +10,6 @@ from contraflow.core.plan import Policy
 from contraflow.router.affinity import Homes, Load
 from contraflow.router.agents import Agents
 from contraflow.router.config import RouterConfig
-from contraflow.router.http import UpstreamClient
 from contraflow.router.legs import Legs
 from contraflow.router.metrics import RouterMetrics
 from contraflow.router.planning import Planner
@@ -21,6 +20,7 @@ from contraflow.router.tenancy import Tenancy
 from contraflow.router.turn import Turns
 from contraflow.runtime.clock import Clock
 from contraflow.runtime.fleet_replica import FleetReplica
+from contraflow.web import UpstreamClient
 
 
 def new_id() -> str:

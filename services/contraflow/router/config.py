@@ -7,10 +7,10 @@ from typing import Annotated
 
 import msgspec
 
-from contraflow.router.http import ClientLimits, ServerLimits
 from contraflow.runtime.address import Address
 from contraflow.runtime.config import Config, ConfigError, Seconds
 from contraflow.runtime.logging import LogLevel
+from contraflow.web import ClientLimits, ServerLimits
 
 MIN_SECRET_BYTES = 16
 

@@ -10,7 +10,7 @@ from typing import Any
 from contraflow.core.fleet import Engine
 from contraflow.core.instructions import Pull
 from contraflow.core.transfer_params import OURS, Params
-from contraflow.router.http import (
+from contraflow.web import (
     Origin,
     Request,
     UpstreamClient,
@@ -19,9 +19,9 @@ from contraflow.router.http import (
     prefill_body,
     take_transfer_params,
 )
-from contraflow.router.http.client import Exchange
-from contraflow.router.http.headers import HeaderPair, Headers
-from contraflow.router.http.json_splice import Fields
+from contraflow.web.client import Exchange
+from contraflow.web.headers import HeaderPair, Headers
+from contraflow.web.json_splice import Fields
 
 _MAX_PREFILL_ANSWER_BYTES = 64 * 1024 * 1024
 _FORWARDED = (b"traceparent", b"tracestate")

@@ -10,7 +10,6 @@ import structlog
 
 from contraflow.router.app import RouterApp
 from contraflow.router.config import RouterConfig, cluster_secret
-from contraflow.router.http import HttpServer, ListenError
 from contraflow.router.servicer import SERVICE
 from contraflow.runtime import logging
 from contraflow.runtime.address import Address
@@ -21,6 +20,7 @@ from contraflow.runtime.fleet_replica import FleetReplica
 from contraflow.runtime.grpc_server import GrpcServer, Limits
 from contraflow.runtime.supervise import notify_ready, run_service, run_until_signal
 from contraflow.v1.router_service_pb2_grpc import add_RouterServiceServicer_to_server
+from contraflow.web import HttpServer, ListenError
 
 log = structlog.get_logger()
 

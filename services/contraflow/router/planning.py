@@ -8,9 +8,9 @@ from contraflow.core.errors import NoEligibleEngine
 from contraflow.core.fleet import Engine, Role
 from contraflow.core.plan import Plan, Policy, TurnRequest, plan_turn
 from contraflow.router.affinity import Homes, Load
-from contraflow.router.http import ApiError
 from contraflow.runtime.clock import Clock
 from contraflow.runtime.fleet_replica import FleetReplica
+from contraflow.web import ApiError
 
 _RETRY_AFTER = ((b"retry-after", b"1"),)
 

@@ -12,11 +12,11 @@ from contraflow.core.plan import Decision, Plan, PlanReason
 from contraflow.core.transfer_params import for_plain_prefill, for_pulling_prefill
 from contraflow.router.affinity import Homes
 from contraflow.router.agents import Agents, Claim, Wanted, denial_of
-from contraflow.router.http import UpstreamReset
 from contraflow.router.legs import LegRequest, Legs, PrefillAnswer, prefill_answer
 from contraflow.router.turn_context import Turn
 from contraflow.runtime.clock import Clock
 from contraflow.runtime.grpc_errors import CallFailed
+from contraflow.web import UpstreamReset
 
 log = structlog.get_logger()
 

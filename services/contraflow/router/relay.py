@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from contraflow.router.http import (
+from contraflow.web import (
     Responder,
     SseFilter,
     UpstreamError,
@@ -13,7 +13,7 @@ from contraflow.router.http import (
     end_to_end,
     take_transfer_params,
 )
-from contraflow.router.http.headers import HeaderPair, Headers
+from contraflow.web.headers import HeaderPair, Headers
 
 _MAX_JSON_BYTES = 256 * 1024 * 1024
 _DONE = (b"data: [DONE]\n\n", b"data: [DONE]\r\n\r\n")

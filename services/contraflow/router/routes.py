@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from contraflow.router.http import ApiError, Request, Responder
 from contraflow.router.metrics import RouterMetrics
 from contraflow.router.planning import missing_roles, served_models
 from contraflow.router.tenancy import Tenancy
 from contraflow.router.turn import Turns
 from contraflow.runtime.fleet_replica import FleetReplica
+from contraflow.web import ApiError, Request, Responder
 
 Endpoint = Callable[[Request, Responder], Awaitable[None]]
 

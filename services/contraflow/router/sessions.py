@@ -8,9 +8,9 @@ from typing import Any
 from msgspec import UNSET, Raw
 
 from contraflow.core.session import cache_salt, session_key
-from contraflow.router.http import BodyError, find_header, get_str, remove_key
-from contraflow.router.http.headers import Headers
-from contraflow.router.http.json_splice import Fields
+from contraflow.web import BodyError, find_header, get_str, remove_key
+from contraflow.web.headers import Headers
+from contraflow.web.json_splice import Fields
 
 SESSION_HEADER = b"x-session-id"
 _XARGS = "vllm_xargs"

@@ -7,7 +7,7 @@ import hmac
 import secrets
 from collections.abc import Mapping, Sequence
 
-from contraflow.router.http import ApiError
+from contraflow.web import ApiError
 
 DEFAULT_TENANT = "default"
 """Owner of every request where no tenants are configured."""

@@ -17,16 +17,6 @@ from contraflow.core.transfer_params import (
     has_remote_blocks,
 )
 from contraflow.router.affinity import Homes, Load
-from contraflow.router.http import (
-    ApiError,
-    ClientDisconnected,
-    Request,
-    Responder,
-    SseEventTooLarge,
-    UpstreamError,
-    UpstreamTimeout,
-    parse_body,
-)
 from contraflow.router.legs import LegRequest, Legs, PrefillAnswer
 from contraflow.router.metrics import RouterMetrics
 from contraflow.router.planning import Planner
@@ -38,6 +28,16 @@ from contraflow.router.tenancy import Tenancy
 from contraflow.router.turn_body import traits_of
 from contraflow.router.turn_context import Turn
 from contraflow.runtime.clock import Clock
+from contraflow.web import (
+    ApiError,
+    ClientDisconnected,
+    Request,
+    Responder,
+    SseEventTooLarge,
+    UpstreamError,
+    UpstreamTimeout,
+    parse_body,
+)
 
 log = structlog.get_logger()
 

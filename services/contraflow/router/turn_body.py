@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from contraflow.router.http import RequestBody, get_str
-from contraflow.router.http.json_splice import Fields
+from contraflow.web import RequestBody, get_str
+from contraflow.web.json_splice import Fields
 
 _LIST_OF_PROMPTS = re.compile(rb"\[\s*[^\s\d\-\]]")
 

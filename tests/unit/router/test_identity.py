@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from contraflow.core.session import cache_salt, is_session_key, session_key
-from contraflow.router.http import ApiError, BodyError, parse_body
 from contraflow.router.sessions import Identity, engine_overrides, identify
 from contraflow.router.tenancy import DEFAULT_TENANT, Tenancy
+from contraflow.web import ApiError, BodyError, parse_body
 
 SECRET = b"0123456789abcdef"
 

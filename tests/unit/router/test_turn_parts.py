@@ -12,7 +12,6 @@ from contraflow.core.fleet import Engine, Role
 from contraflow.core.instructions import Pull
 from contraflow.core.plan import Decision, Plan, PlanReason, Policy, TurnRequest
 from contraflow.router.affinity import Homes, Load
-from contraflow.router.http import ApiError, parse_body
 from contraflow.router.planning import Planner, missing_roles, served_models
 from contraflow.router.relay import client_headers
 from contraflow.router.report import TurnReport, parse_header
@@ -20,6 +19,7 @@ from contraflow.router.servicer import plan_to_proto
 from contraflow.router.turn_body import Traits, traits_of
 from contraflow.runtime.fleet_replica import FleetReplica
 from contraflow.v1 import router_service_pb2 as pb
+from contraflow.web import ApiError, parse_body
 
 
 def traits(**values: Any) -> Traits:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from contraflow.router.http import SseFilter
+from contraflow.web import SseFilter
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 PAYLOADS = (FIXTURES / "vllm_0_33_chat_stream.jsonl").read_text(encoding="utf-8").splitlines()

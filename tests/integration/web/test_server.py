@@ -8,10 +8,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.integration.router_http.wire import Dial, Serve
+from tests.integration.web.wire import Dial, Serve
 from tests.support.wait import until
 
-from contraflow.router.http import ApiError, HttpServer, ListenError, Request, Responder
+from contraflow.web import ApiError, HttpServer, ListenError, Request, Responder
 
 GET = b"GET /a?b=1 HTTP/1.1\r\nHost: h\r\n\r\n"
 CLOSE = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"

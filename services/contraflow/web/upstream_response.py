@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from contraflow.router.http.headers import Headers, find_header
-from contraflow.router.http.upstream_errors import (
+from contraflow.web.headers import Headers, find_header
+from contraflow.web.upstream_errors import (
     UpstreamError,
     UpstreamProtocolError,
     UpstreamTimeout,
 )
 
 if TYPE_CHECKING:
-    from contraflow.router.http.upstream_connection import UpstreamConnection
+    from contraflow.web.upstream_connection import UpstreamConnection
 
 
 class UpstreamResponse:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.integration.router_http.wire import Dial, Serve
+from tests.integration.web.wire import Dial, Serve
 
-from contraflow.router.http import Request, Responder
+from contraflow.web import Request, Responder
 
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: h\r\n\r\n"
 CHUNKED = b"Transfer-Encoding: chunked"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from contraflow.router.http.limits import ClientLimits
-from contraflow.router.http.origin import Origin
-from contraflow.router.http.upstream_connection import UpstreamConnection
-from contraflow.router.http.upstream_errors import UpstreamConnectError, UpstreamTimeout
+from contraflow.web.limits import ClientLimits
+from contraflow.web.origin import Origin
+from contraflow.web.upstream_connection import UpstreamConnection
+from contraflow.web.upstream_errors import UpstreamConnectError, UpstreamTimeout
 
 
 class OriginPool:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import TracebackType
 
-from contraflow.router.http.headers import Headers, render
-from contraflow.router.http.limits import ClientLimits
-from contraflow.router.http.origin import Origin
-from contraflow.router.http.pool import OriginPool
-from contraflow.router.http.upstream_connection import UpstreamConnection
-from contraflow.router.http.upstream_errors import UpstreamReset
-from contraflow.router.http.upstream_response import UpstreamResponse
+from contraflow.web.headers import Headers, render
+from contraflow.web.limits import ClientLimits
+from contraflow.web.origin import Origin
+from contraflow.web.pool import OriginPool
+from contraflow.web.upstream_connection import UpstreamConnection
+from contraflow.web.upstream_errors import UpstreamReset
+from contraflow.web.upstream_response import UpstreamResponse
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})

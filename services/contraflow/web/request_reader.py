@@ -13,10 +13,10 @@ from enum import Enum
 
 import httptools
 
-from contraflow.router.http.errors import ApiError
-from contraflow.router.http.headers import HeaderPair
-from contraflow.router.http.limits import ServerLimits
-from contraflow.router.http.request import Request
+from contraflow.web.errors import ApiError
+from contraflow.web.headers import HeaderPair
+from contraflow.web.limits import ServerLimits
+from contraflow.web.request import Request
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
 _VERSIONS = ("1.1", "1.0")

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw
 
-from contraflow.router.http.errors import ApiError
-from contraflow.router.http.json_splice import (
+from contraflow.web.errors import ApiError
+from contraflow.web.json_splice import (
     TRANSFER_KEY,
     Fields,
     as_raw,

@@ -7,7 +7,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from contraflow.router.http import HttpServer, Origin, UpstreamClient
+from contraflow.web import HttpServer, Origin, UpstreamClient
 
 PATIENCE = 20.0
 

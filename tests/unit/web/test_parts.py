@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from contraflow.router.http import (
+from contraflow.web import (
     ApiError,
     ListenError,
     Origin,
@@ -15,7 +15,7 @@ from contraflow.router.http import (
     find_header,
     forwardable,
 )
-from contraflow.router.http.headers import render
+from contraflow.web.headers import render
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Protocol, cast
 
-from contraflow.router.http.errors import ApiError, ClientDisconnected
-from contraflow.router.http.limits import ServerLimits
-from contraflow.router.http.request import Request
-from contraflow.router.http.request_reader import ReadState, RequestReader
-from contraflow.router.http.responder import Responder
+from contraflow.web.errors import ApiError, ClientDisconnected
+from contraflow.web.limits import ServerLimits
+from contraflow.web.request import Request
+from contraflow.web.request_reader import ReadState, RequestReader
+from contraflow.web.responder import Responder
 
 _JOIN_BELOW = 64 * 1024
 

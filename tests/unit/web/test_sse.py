@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from contraflow.router.http import SseEventTooLarge, SseFilter, take_transfer_params
+from contraflow.web import SseEventTooLarge, SseFilter, take_transfer_params
 
 PARAMS = {"do_remote_prefill": True, "remote_block_ids": [[1, 2]], "x": 1e16}
 TEXT = b'data: {"choices": [{"delta": {"content": "hi"}}]}\n\n'

@@ -11,11 +11,11 @@ from typing import Any
 
 import structlog
 
-from contraflow.router.http.connection import ServerConnection, run_handler
-from contraflow.router.http.errors import ListenError
-from contraflow.router.http.limits import ServerLimits
-from contraflow.router.http.request import Request
-from contraflow.router.http.responder import Responder
+from contraflow.web.connection import ServerConnection, run_handler
+from contraflow.web.errors import ListenError
+from contraflow.web.limits import ServerLimits
+from contraflow.web.request import Request
+from contraflow.web.responder import Responder
 
 Handler = Callable[[Request, Responder], Awaitable[None]]
 

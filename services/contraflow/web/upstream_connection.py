@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
-from contraflow.router.http.headers import HeaderPair
-from contraflow.router.http.limits import ClientLimits
-from contraflow.router.http.origin import Origin
-from contraflow.router.http.upstream_errors import (
+from contraflow.web.headers import HeaderPair
+from contraflow.web.limits import ClientLimits
+from contraflow.web.origin import Origin
+from contraflow.web.upstream_errors import (
     UpstreamError,
     UpstreamProtocolError,
     UpstreamReset,
 )
-from contraflow.router.http.upstream_response import UpstreamResponse
+from contraflow.web.upstream_response import UpstreamResponse
 
 if TYPE_CHECKING:
-    from contraflow.router.http.pool import OriginPool
+    from contraflow.web.pool import OriginPool
 
 _JOIN_BELOW = 16 * 1024
 _NO_BODY = (204, 304)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from contraflow.router.http import (
+from contraflow.web import (
     BodyError,
     decode_body,
     get_str,

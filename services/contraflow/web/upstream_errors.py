@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contraflow.router.http.origin import Origin
+from contraflow.web.origin import Origin
 
 
 class UpstreamError(Exception):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from contraflow.router.http.json_splice import (
+from contraflow.web.json_splice import (
     TRANSFER_KEY,
     TRANSFER_NEEDLE,
     remove_key,

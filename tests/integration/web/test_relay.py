@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from tests.integration.router_http.wire import Dial, MakeClient, Serve, Upstream, Wire
+from tests.integration.web.wire import Dial, MakeClient, Serve, Upstream, Wire
 from tests.support.wait import until
 
-from contraflow.router.http import (
+from contraflow.web import (
     Handler,
     Origin,
     Request,

@@ -7,9 +7,9 @@ from typing import Protocol
 
 import msgspec
 
-from contraflow.router.http.errors import ApiError, ClientDisconnected
-from contraflow.router.http.headers import HeaderPair, Headers, render
-from contraflow.router.http.request import Request
+from contraflow.web.errors import ApiError, ClientDisconnected
+from contraflow.web.headers import HeaderPair, Headers, render
+from contraflow.web.request import Request
 
 _STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
 _JSON: HeaderPair = (b"content-type", b"application/json")

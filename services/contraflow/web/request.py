@@ -6,7 +6,7 @@ import re
 import secrets
 from collections.abc import Callable
 
-from contraflow.router.http.headers import HeaderPair, find_header
+from contraflow.web.headers import HeaderPair, find_header
 
 _CLIENT_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}\Z")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from tests.integration.router_http.wire import (
+from tests.integration.web.wire import (
     Dial,
     Listening,
     MakeClient,
@@ -18,7 +18,7 @@ from tests.integration.router_http.wire import (
     Wire,
 )
 
-from contraflow.router.http import (
+from contraflow.web import (
     ClientLimits,
     Handler,
     Origin,

@@ -1,4 +1,4 @@
-"""The router's HTTP stack: server, upstream client, and OpenAI bodies and streams as raw bytes.
+"""HTTP: server, upstream client, and OpenAI bodies and streams as raw bytes.
 
 It knows nothing of planning, gRPC or sessions.
 
@@ -7,7 +7,7 @@ client: client -> pool -> upstream_connection -> upstream_response; origin, upst
 bodies: body (requests, the two legs), sse (streams), json_splice (what both are made of)
 """
 
-from contraflow.router.http.body import (
+from contraflow.web.body import (
     BodyError,
     RequestBody,
     decode_body,
@@ -15,30 +15,30 @@ from contraflow.router.http.body import (
     parse_body,
     prefill_body,
 )
-from contraflow.router.http.client import UpstreamClient
-from contraflow.router.http.errors import (
+from contraflow.web.client import UpstreamClient
+from contraflow.web.errors import (
     ApiError,
     ClientDisconnected,
     ListenError,
     error_body,
     error_type,
 )
-from contraflow.router.http.headers import end_to_end, find_header, forwardable
-from contraflow.router.http.json_splice import remove_key, take_transfer_params
-from contraflow.router.http.limits import ClientLimits, ServerLimits
-from contraflow.router.http.origin import Origin
-from contraflow.router.http.request import Request
-from contraflow.router.http.responder import Responder
-from contraflow.router.http.server import Handler, HttpServer
-from contraflow.router.http.sse import SseEventTooLarge, SseFilter
-from contraflow.router.http.upstream_errors import (
+from contraflow.web.headers import end_to_end, find_header, forwardable
+from contraflow.web.json_splice import remove_key, take_transfer_params
+from contraflow.web.limits import ClientLimits, ServerLimits
+from contraflow.web.origin import Origin
+from contraflow.web.request import Request
+from contraflow.web.responder import Responder
+from contraflow.web.server import Handler, HttpServer
+from contraflow.web.sse import SseEventTooLarge, SseFilter
+from contraflow.web.upstream_errors import (
     UpstreamConnectError,
     UpstreamError,
     UpstreamProtocolError,
     UpstreamReset,
     UpstreamTimeout,
 )
-from contraflow.router.http.upstream_response import UpstreamResponse
+from contraflow.web.upstream_response import UpstreamResponse
 
 __all__ = [
     "ApiError",

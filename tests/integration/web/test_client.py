@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.integration.router_http.wire import MakeClient, Serve, Upstream, Wire
+from tests.integration.web.wire import MakeClient, Serve, Upstream, Wire
 from tests.support.wait import until
 
-from contraflow.router.http import (
+from contraflow.web import (
     Origin,
     Request,
     Responder,

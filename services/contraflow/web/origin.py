@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from contraflow.router.http.errors import host_port
+from contraflow.web.errors import host_port
 
 
 class Origin(NamedTuple):
