@@ -12,8 +12,52 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class GetHandleRequest(_message.Message):
+    __slots__ = ("handle_id",)
+    HANDLE_ID_FIELD_NUMBER: _ClassVar[int]
+    handle_id: str
+    def __init__(self, handle_id: _Optional[str] = ...) -> None: ...
+
+class GetHandleResponse(_message.Message):
+    __slots__ = ("handle",)
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    handle: _handle_pb2.Handle
+    def __init__(self, handle: _Optional[_Union[_handle_pb2.Handle, _Mapping]] = ...) -> None: ...
+
+class WatchHandlesRequest(_message.Message):
+    __slots__ = ("session_key",)
+    SESSION_KEY_FIELD_NUMBER: _ClassVar[int]
+    session_key: str
+    def __init__(self, session_key: _Optional[str] = ...) -> None: ...
+
+class WatchHandlesResponse(_message.Message):
+    __slots__ = ("handle", "listed")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    LISTED_FIELD_NUMBER: _ClassVar[int]
+    handle: _handle_pb2.Handle
+    listed: HandlesListed
+    def __init__(self, handle: _Optional[_Union[_handle_pb2.Handle, _Mapping]] = ..., listed: _Optional[_Union[HandlesListed, _Mapping]] = ...) -> None: ...
+
+class HandlesListed(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DrainEngineRequest(_message.Message):
+    __slots__ = ("engine_id", "draining")
+    ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    engine_id: str
+    draining: bool
+    def __init__(self, engine_id: _Optional[str] = ..., draining: bool = ...) -> None: ...
+
+class DrainEngineResponse(_message.Message):
+    __slots__ = ("engine",)
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    engine: _engine_pb2.Engine
+    def __init__(self, engine: _Optional[_Union[_engine_pb2.Engine, _Mapping]] = ...) -> None: ...
+
 class AcquireHandleRequest(_message.Message):
-    __slots__ = ("claim_id", "tenant", "session_key", "message_digest", "engine_id", "hint_handle_id", "start_by")
+    __slots__ = ("claim_id", "tenant", "session_key", "message_digest", "engine_id", "hint_handle_id", "start_by", "produced_by_turn_id")
     CLAIM_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     SESSION_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +65,7 @@ class AcquireHandleRequest(_message.Message):
     ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
     HINT_HANDLE_ID_FIELD_NUMBER: _ClassVar[int]
     START_BY_FIELD_NUMBER: _ClassVar[int]
+    PRODUCED_BY_TURN_ID_FIELD_NUMBER: _ClassVar[int]
     claim_id: str
     tenant: str
     session_key: str
@@ -28,7 +73,8 @@ class AcquireHandleRequest(_message.Message):
     engine_id: str
     hint_handle_id: str
     start_by: _duration_pb2.Duration
-    def __init__(self, claim_id: _Optional[str] = ..., tenant: _Optional[str] = ..., session_key: _Optional[str] = ..., message_digest: _Optional[str] = ..., engine_id: _Optional[str] = ..., hint_handle_id: _Optional[str] = ..., start_by: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    produced_by_turn_id: str
+    def __init__(self, claim_id: _Optional[str] = ..., tenant: _Optional[str] = ..., session_key: _Optional[str] = ..., message_digest: _Optional[str] = ..., engine_id: _Optional[str] = ..., hint_handle_id: _Optional[str] = ..., start_by: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., produced_by_turn_id: _Optional[str] = ...) -> None: ...
 
 class AcquireHandleResponse(_message.Message):
     __slots__ = ("handle", "transfer_params", "proof", "start_by", "hold_until")

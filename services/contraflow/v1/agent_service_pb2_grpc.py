@@ -55,10 +55,25 @@ class AgentServiceStub(object):
                 request_serializer=contraflow_dot_v1_dot_agent__service__pb2.ListHandlesRequest.SerializeToString,
                 response_deserializer=contraflow_dot_v1_dot_agent__service__pb2.ListHandlesResponse.FromString,
                 _registered_method=True)
+        self.GetHandle = channel.unary_unary(
+                '/contraflow.v1.AgentService/GetHandle',
+                request_serializer=contraflow_dot_v1_dot_agent__service__pb2.GetHandleRequest.SerializeToString,
+                response_deserializer=contraflow_dot_v1_dot_agent__service__pb2.GetHandleResponse.FromString,
+                _registered_method=True)
+        self.WatchHandles = channel.unary_stream(
+                '/contraflow.v1.AgentService/WatchHandles',
+                request_serializer=contraflow_dot_v1_dot_agent__service__pb2.WatchHandlesRequest.SerializeToString,
+                response_deserializer=contraflow_dot_v1_dot_agent__service__pb2.WatchHandlesResponse.FromString,
+                _registered_method=True)
         self.ListAttachedEngines = channel.unary_unary(
                 '/contraflow.v1.AgentService/ListAttachedEngines',
                 request_serializer=contraflow_dot_v1_dot_agent__service__pb2.ListAttachedEnginesRequest.SerializeToString,
                 response_deserializer=contraflow_dot_v1_dot_agent__service__pb2.ListAttachedEnginesResponse.FromString,
+                _registered_method=True)
+        self.DrainEngine = channel.unary_unary(
+                '/contraflow.v1.AgentService/DrainEngine',
+                request_serializer=contraflow_dot_v1_dot_agent__service__pb2.DrainEngineRequest.SerializeToString,
+                response_deserializer=contraflow_dot_v1_dot_agent__service__pb2.DrainEngineResponse.FromString,
                 _registered_method=True)
 
 
@@ -74,7 +89,8 @@ class AgentServiceServicer(object):
 
         Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (HANDLE_NOT_FOUND,
         ENGINE_NOT_ATTACHED); FAILED_PRECONDITION (HANDLE_CLAIMED, HANDLE_EXPIRED,
-        LEASE_TOO_SHORT, ENGINE_INCARNATION_STALE); PERMISSION_DENIED (TENANT_MISMATCH);
+        LEASE_TOO_SHORT, AMBIGUOUS_SESSION, ENGINE_INCARNATION_STALE); PERMISSION_DENIED
+        (TENANT_MISMATCH);
         ALREADY_EXISTS (ENGINE_ID_REUSED); DEADLINE_EXCEEDED (ENGINE_UNRESPONSIVE). On each
         of them: recompute.
         """
@@ -115,10 +131,44 @@ class AgentServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetHandle(self, request, context):
+        """One handle.
+
+        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (HANDLE_NOT_FOUND) if it has
+        ended or was never there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchHandles(self, request, context):
+        """Follow handles: those there are, a marker, then every change. A handle that ends is
+        sent once more with its last state. The stream ends if its reader is too slow; watch
+        again.
+
+        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) for a bad session key; RESOURCE_EXHAUSTED
+        (OVERLOADED) for a reader that is too slow.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListAttachedEngines(self, request, context):
         """Engines attached to this agent.
 
         Errors: none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainEngine(self, request, context):
+        """Take an engine out of service for new turns, or put it back. Turns that run go on,
+        and what it retains may be pulled until it expires. Holds until this incarnation of
+        the engine ends.
+
+        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (ENGINE_NOT_ATTACHED);
+        FAILED_PRECONDITION (ENGINE_INCARNATION_STALE).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -147,10 +197,25 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     request_deserializer=contraflow_dot_v1_dot_agent__service__pb2.ListHandlesRequest.FromString,
                     response_serializer=contraflow_dot_v1_dot_agent__service__pb2.ListHandlesResponse.SerializeToString,
             ),
+            'GetHandle': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetHandle,
+                    request_deserializer=contraflow_dot_v1_dot_agent__service__pb2.GetHandleRequest.FromString,
+                    response_serializer=contraflow_dot_v1_dot_agent__service__pb2.GetHandleResponse.SerializeToString,
+            ),
+            'WatchHandles': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchHandles,
+                    request_deserializer=contraflow_dot_v1_dot_agent__service__pb2.WatchHandlesRequest.FromString,
+                    response_serializer=contraflow_dot_v1_dot_agent__service__pb2.WatchHandlesResponse.SerializeToString,
+            ),
             'ListAttachedEngines': grpc.unary_unary_rpc_method_handler(
                     servicer.ListAttachedEngines,
                     request_deserializer=contraflow_dot_v1_dot_agent__service__pb2.ListAttachedEnginesRequest.FromString,
                     response_serializer=contraflow_dot_v1_dot_agent__service__pb2.ListAttachedEnginesResponse.SerializeToString,
+            ),
+            'DrainEngine': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainEngine,
+                    request_deserializer=contraflow_dot_v1_dot_agent__service__pb2.DrainEngineRequest.FromString,
+                    response_serializer=contraflow_dot_v1_dot_agent__service__pb2.DrainEngineResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -273,6 +338,60 @@ class AgentService(object):
             _registered_method=True)
 
     @staticmethod
+    def GetHandle(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/contraflow.v1.AgentService/GetHandle',
+            contraflow_dot_v1_dot_agent__service__pb2.GetHandleRequest.SerializeToString,
+            contraflow_dot_v1_dot_agent__service__pb2.GetHandleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchHandles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/contraflow.v1.AgentService/WatchHandles',
+            contraflow_dot_v1_dot_agent__service__pb2.WatchHandlesRequest.SerializeToString,
+            contraflow_dot_v1_dot_agent__service__pb2.WatchHandlesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ListAttachedEngines(request,
             target,
             options=(),
@@ -289,6 +408,33 @@ class AgentService(object):
             '/contraflow.v1.AgentService/ListAttachedEngines',
             contraflow_dot_v1_dot_agent__service__pb2.ListAttachedEnginesRequest.SerializeToString,
             contraflow_dot_v1_dot_agent__service__pb2.ListAttachedEnginesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainEngine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/contraflow.v1.AgentService/DrainEngine',
+            contraflow_dot_v1_dot_agent__service__pb2.DrainEngineRequest.SerializeToString,
+            contraflow_dot_v1_dot_agent__service__pb2.DrainEngineResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -89,6 +89,38 @@ _AgentServiceListHandlesType = typing_extensions.TypeVar(
     ],
 )
 
+_AgentServiceGetHandleType = typing_extensions.TypeVar(
+    '_AgentServiceGetHandleType',
+    grpc.UnaryUnaryMultiCallable[
+        contraflow.v1.agent_service_pb2.GetHandleRequest,
+        contraflow.v1.agent_service_pb2.GetHandleResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        contraflow.v1.agent_service_pb2.GetHandleRequest,
+        contraflow.v1.agent_service_pb2.GetHandleResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        contraflow.v1.agent_service_pb2.GetHandleRequest,
+        contraflow.v1.agent_service_pb2.GetHandleResponse,
+    ],
+)
+
+_AgentServiceWatchHandlesType = typing_extensions.TypeVar(
+    '_AgentServiceWatchHandlesType',
+    grpc.UnaryStreamMultiCallable[
+        contraflow.v1.agent_service_pb2.WatchHandlesRequest,
+        contraflow.v1.agent_service_pb2.WatchHandlesResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        contraflow.v1.agent_service_pb2.WatchHandlesRequest,
+        contraflow.v1.agent_service_pb2.WatchHandlesResponse,
+    ],
+    default=grpc.UnaryStreamMultiCallable[
+        contraflow.v1.agent_service_pb2.WatchHandlesRequest,
+        contraflow.v1.agent_service_pb2.WatchHandlesResponse,
+    ],
+)
+
 _AgentServiceListAttachedEnginesType = typing_extensions.TypeVar(
     '_AgentServiceListAttachedEnginesType',
     grpc.UnaryUnaryMultiCallable[
@@ -105,7 +137,23 @@ _AgentServiceListAttachedEnginesType = typing_extensions.TypeVar(
     ],
 )
 
-class AgentServiceStub(typing.Generic[_AgentServiceAcquireHandleType, _AgentServiceReturnClaimType, _AgentServiceReleaseHandlesType, _AgentServiceListHandlesType, _AgentServiceListAttachedEnginesType]):
+_AgentServiceDrainEngineType = typing_extensions.TypeVar(
+    '_AgentServiceDrainEngineType',
+    grpc.UnaryUnaryMultiCallable[
+        contraflow.v1.agent_service_pb2.DrainEngineRequest,
+        contraflow.v1.agent_service_pb2.DrainEngineResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        contraflow.v1.agent_service_pb2.DrainEngineRequest,
+        contraflow.v1.agent_service_pb2.DrainEngineResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        contraflow.v1.agent_service_pb2.DrainEngineRequest,
+        contraflow.v1.agent_service_pb2.DrainEngineResponse,
+    ],
+)
+
+class AgentServiceStub(typing.Generic[_AgentServiceAcquireHandleType, _AgentServiceReturnClaimType, _AgentServiceReleaseHandlesType, _AgentServiceListHandlesType, _AgentServiceGetHandleType, _AgentServiceWatchHandlesType, _AgentServiceListAttachedEnginesType, _AgentServiceDrainEngineType]):
     """Called by routers and operators. One agent per node."""
 
     @typing.overload
@@ -127,8 +175,20 @@ class AgentServiceStub(typing.Generic[_AgentServiceAcquireHandleType, _AgentServ
             contraflow.v1.agent_service_pb2.ListHandlesResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
+            contraflow.v1.agent_service_pb2.GetHandleRequest,
+            contraflow.v1.agent_service_pb2.GetHandleResponse,
+        ],
+        grpc.UnaryStreamMultiCallable[
+            contraflow.v1.agent_service_pb2.WatchHandlesRequest,
+            contraflow.v1.agent_service_pb2.WatchHandlesResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
             contraflow.v1.agent_service_pb2.ListAttachedEnginesRequest,
             contraflow.v1.agent_service_pb2.ListAttachedEnginesResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            contraflow.v1.agent_service_pb2.DrainEngineRequest,
+            contraflow.v1.agent_service_pb2.DrainEngineResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -151,8 +211,20 @@ class AgentServiceStub(typing.Generic[_AgentServiceAcquireHandleType, _AgentServ
             contraflow.v1.agent_service_pb2.ListHandlesResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            contraflow.v1.agent_service_pb2.GetHandleRequest,
+            contraflow.v1.agent_service_pb2.GetHandleResponse,
+        ],
+        grpc.aio.UnaryStreamMultiCallable[
+            contraflow.v1.agent_service_pb2.WatchHandlesRequest,
+            contraflow.v1.agent_service_pb2.WatchHandlesResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             contraflow.v1.agent_service_pb2.ListAttachedEnginesRequest,
             contraflow.v1.agent_service_pb2.ListAttachedEnginesResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            contraflow.v1.agent_service_pb2.DrainEngineRequest,
+            contraflow.v1.agent_service_pb2.DrainEngineResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -164,7 +236,8 @@ class AgentServiceStub(typing.Generic[_AgentServiceAcquireHandleType, _AgentServ
 
     Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (HANDLE_NOT_FOUND,
     ENGINE_NOT_ATTACHED); FAILED_PRECONDITION (HANDLE_CLAIMED, HANDLE_EXPIRED,
-    LEASE_TOO_SHORT, ENGINE_INCARNATION_STALE); PERMISSION_DENIED (TENANT_MISMATCH);
+    LEASE_TOO_SHORT, AMBIGUOUS_SESSION, ENGINE_INCARNATION_STALE); PERMISSION_DENIED
+    (TENANT_MISMATCH);
     ALREADY_EXISTS (ENGINE_ID_REUSED); DEADLINE_EXCEEDED (ENGINE_UNRESPONSIVE). On each
     of them: recompute.
     """
@@ -193,10 +266,35 @@ class AgentServiceStub(typing.Generic[_AgentServiceAcquireHandleType, _AgentServ
     Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) for a bad page token or session key.
     """
 
+    GetHandle: _AgentServiceGetHandleType
+    """One handle.
+
+    Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (HANDLE_NOT_FOUND) if it has
+    ended or was never there.
+    """
+
+    WatchHandles: _AgentServiceWatchHandlesType
+    """Follow handles: those there are, a marker, then every change. A handle that ends is
+    sent once more with its last state. The stream ends if its reader is too slow; watch
+    again.
+
+    Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) for a bad session key; RESOURCE_EXHAUSTED
+    (OVERLOADED) for a reader that is too slow.
+    """
+
     ListAttachedEngines: _AgentServiceListAttachedEnginesType
     """Engines attached to this agent.
 
     Errors: none.
+    """
+
+    DrainEngine: _AgentServiceDrainEngineType
+    """Take an engine out of service for new turns, or put it back. Turns that run go on,
+    and what it retains may be pulled until it expires. Holds until this incarnation of
+    the engine ends.
+
+    Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (ENGINE_NOT_ATTACHED);
+    FAILED_PRECONDITION (ENGINE_INCARNATION_STALE).
     """
 
 AgentServiceAsyncStub: typing_extensions.TypeAlias = AgentServiceStub[
@@ -217,8 +315,20 @@ AgentServiceAsyncStub: typing_extensions.TypeAlias = AgentServiceStub[
         contraflow.v1.agent_service_pb2.ListHandlesResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
+        contraflow.v1.agent_service_pb2.GetHandleRequest,
+        contraflow.v1.agent_service_pb2.GetHandleResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        contraflow.v1.agent_service_pb2.WatchHandlesRequest,
+        contraflow.v1.agent_service_pb2.WatchHandlesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
         contraflow.v1.agent_service_pb2.ListAttachedEnginesRequest,
         contraflow.v1.agent_service_pb2.ListAttachedEnginesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        contraflow.v1.agent_service_pb2.DrainEngineRequest,
+        contraflow.v1.agent_service_pb2.DrainEngineResponse,
     ],
 ]
 
@@ -238,7 +348,8 @@ class AgentServiceServicer(metaclass=abc.ABCMeta):
 
         Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (HANDLE_NOT_FOUND,
         ENGINE_NOT_ATTACHED); FAILED_PRECONDITION (HANDLE_CLAIMED, HANDLE_EXPIRED,
-        LEASE_TOO_SHORT, ENGINE_INCARNATION_STALE); PERMISSION_DENIED (TENANT_MISMATCH);
+        LEASE_TOO_SHORT, AMBIGUOUS_SESSION, ENGINE_INCARNATION_STALE); PERMISSION_DENIED
+        (TENANT_MISMATCH);
         ALREADY_EXISTS (ENGINE_ID_REUSED); DEADLINE_EXCEEDED (ENGINE_UNRESPONSIVE). On each
         of them: recompute.
         """
@@ -283,6 +394,32 @@ class AgentServiceServicer(metaclass=abc.ABCMeta):
         """
 
     @abc.abstractmethod
+    def GetHandle(
+        self,
+        request: contraflow.v1.agent_service_pb2.GetHandleRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[contraflow.v1.agent_service_pb2.GetHandleResponse, collections.abc.Awaitable[contraflow.v1.agent_service_pb2.GetHandleResponse]]:
+        """One handle.
+
+        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (HANDLE_NOT_FOUND) if it has
+        ended or was never there.
+        """
+
+    @abc.abstractmethod
+    def WatchHandles(
+        self,
+        request: contraflow.v1.agent_service_pb2.WatchHandlesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[contraflow.v1.agent_service_pb2.WatchHandlesResponse], collections.abc.AsyncIterator[contraflow.v1.agent_service_pb2.WatchHandlesResponse]]:
+        """Follow handles: those there are, a marker, then every change. A handle that ends is
+        sent once more with its last state. The stream ends if its reader is too slow; watch
+        again.
+
+        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) for a bad session key; RESOURCE_EXHAUSTED
+        (OVERLOADED) for a reader that is too slow.
+        """
+
+    @abc.abstractmethod
     def ListAttachedEngines(
         self,
         request: contraflow.v1.agent_service_pb2.ListAttachedEnginesRequest,
@@ -291,6 +428,20 @@ class AgentServiceServicer(metaclass=abc.ABCMeta):
         """Engines attached to this agent.
 
         Errors: none.
+        """
+
+    @abc.abstractmethod
+    def DrainEngine(
+        self,
+        request: contraflow.v1.agent_service_pb2.DrainEngineRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[contraflow.v1.agent_service_pb2.DrainEngineResponse, collections.abc.Awaitable[contraflow.v1.agent_service_pb2.DrainEngineResponse]]:
+        """Take an engine out of service for new turns, or put it back. Turns that run go on,
+        and what it retains may be pulled until it expires. Holds until this incarnation of
+        the engine ends.
+
+        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (ENGINE_NOT_ATTACHED);
+        FAILED_PRECONDITION (ENGINE_INCARNATION_STALE).
         """
 
 def add_AgentServiceServicer_to_server(servicer: AgentServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

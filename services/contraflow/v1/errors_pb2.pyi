@@ -28,6 +28,8 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_ENGINE_ID_REUSED: _ClassVar[ErrorReason]
     ERROR_REASON_INTERNAL: _ClassVar[ErrorReason]
     ERROR_REASON_UNAUTHENTICATED: _ClassVar[ErrorReason]
+    ERROR_REASON_AMBIGUOUS_SESSION: _ClassVar[ErrorReason]
+    ERROR_REASON_ENGINE_FAILED: _ClassVar[ErrorReason]
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_INVALID_ARGUMENT: ErrorReason
 ERROR_REASON_HANDLE_NOT_FOUND: ErrorReason
@@ -49,6 +51,8 @@ ERROR_REASON_ENGINE_UNRESPONSIVE: ErrorReason
 ERROR_REASON_ENGINE_ID_REUSED: ErrorReason
 ERROR_REASON_INTERNAL: ErrorReason
 ERROR_REASON_UNAUTHENTICATED: ErrorReason
+ERROR_REASON_AMBIGUOUS_SESSION: ErrorReason
+ERROR_REASON_ENGINE_FAILED: ErrorReason
 
 class ItemStatus(_message.Message):
     __slots__ = ("code", "reason", "message")

@@ -23,30 +23,55 @@ _sym_db = _symbol_database.Default()
 
 
 from contraflow.v1 import engine_pb2 as contraflow_dot_v1_dot_engine__pb2
+from contraflow.v1 import handle_pb2 as contraflow_dot_v1_dot_handle__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"contraflow/v1/router_service.proto\x12\rcontraflow.v1\x1a\x1a\x63ontraflow/v1/engine.proto\x1a\x1egoogle/protobuf/duration.proto\"D\n\x0fPlanTurnRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\"o\n\tCandidate\x12\x11\n\tengine_id\x18\x01 \x01(\t\x12\'\n\x04role\x18\x02 \x01(\x0e\x32\x19.contraflow.v1.EngineRole\x12\r\n\x05score\x18\x03 \x01(\x01\x12\x17\n\x0frejected_reason\x18\x04 \x01(\t\"\xf9\x01\n\x10PlanTurnResponse\x12)\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0e\x32\x17.contraflow.v1.Decision\x12-\n\x06reason\x18\x02 \x01(\x0e\x32\x1d.contraflow.v1.DecisionReason\x12\x19\n\x11prefill_engine_id\x18\x03 \x01(\t\x12\x18\n\x10\x64\x65\x63ode_engine_id\x18\x04 \x01(\t\x12\x11\n\thandle_id\x18\x05 \x01(\t\x12\x15\n\rhandle_tokens\x18\x06 \x01(\x04\x12,\n\ncandidates\x18\x07 \x03(\x0b\x32\x18.contraflow.v1.Candidate\"\x18\n\x16ListViewEnginesRequest\"{\n\x17ListViewEnginesResponse\x12&\n\x07\x65ngines\x18\x01 \x03(\x0b\x32\x15.contraflow.v1.Engine\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12&\n\x03\x61ge\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration*O\n\x08\x44\x65\x63ision\x12\x18\n\x14\x44\x45\x43ISION_UNSPECIFIED\x10\x00\x12\x11\n\rDECISION_PULL\x10\x01\x12\x16\n\x12\x44\x45\x43ISION_RECOMPUTE\x10\x02*\xf4\x02\n\x0e\x44\x65\x63isionReason\x12\x1f\n\x1b\x44\x45\x43ISION_REASON_UNSPECIFIED\x10\x00\x12$\n DECISION_REASON_HANDLE_AVAILABLE\x10\x01\x12\x1e\n\x1a\x44\x45\x43ISION_REASON_NO_SESSION\x10\x02\x12\x1d\n\x19\x44\x45\x43ISION_REASON_NO_HANDLE\x10\x03\x12#\n\x1f\x44\x45\x43ISION_REASON_BELOW_THRESHOLD\x10\x04\x12 \n\x1c\x44\x45\x43ISION_REASON_INCOMPATIBLE\x10\x05\x12\'\n#DECISION_REASON_UNSUPPORTED_REQUEST\x10\x06\x12\"\n\x1e\x44\x45\x43ISION_REASON_ACQUIRE_DENIED\x10\x07\x12#\n\x1f\x44\x45\x43ISION_REASON_ACQUIRE_TIMEOUT\x10\x08\x12#\n\x1f\x44\x45\x43ISION_REASON_LEASE_TOO_SHORT\x10\t2\xbe\x01\n\rRouterService\x12K\n\x08PlanTurn\x12\x1e.contraflow.v1.PlanTurnRequest\x1a\x1f.contraflow.v1.PlanTurnResponse\x12`\n\x0fListViewEngines\x12%.contraflow.v1.ListViewEnginesRequest\x1a&.contraflow.v1.ListViewEnginesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"contraflow/v1/router_service.proto\x12\rcontraflow.v1\x1a\x1a\x63ontraflow/v1/engine.proto\x1a\x1a\x63ontraflow/v1/handle.proto\x1a\x1egoogle/protobuf/duration.proto\"<\n\x07Message\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x12\n\nextra_json\x18\x03 \x01(\t\"4\n\x08Messages\x12(\n\x08messages\x18\x01 \x03(\x0b\x32\x16.contraflow.v1.Message\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"(\n\nRawRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04json\x18\x02 \x01(\t\"\xa4\x01\n\x08Sampling\x12\x17\n\nmax_tokens\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x18\n\x0btemperature\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x11\n\x04seed\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12\x0c\n\x04stop\x18\x05 \x03(\tB\r\n\x0b_max_tokensB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x07\n\x05_seed\"\x82\x02\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12+\n\x08messages\x18\x03 \x01(\x0b\x32\x17.contraflow.v1.MessagesH\x00\x12,\n\ttoken_ids\x18\x04 \x01(\x0b\x32\x17.contraflow.v1.TokenIdsH\x00\x12(\n\x03raw\x18\x05 \x01(\x0b\x32\x19.contraflow.v1.RawRequestH\x00\x12)\n\x08sampling\x18\x06 \x01(\x0b\x32\x17.contraflow.v1.Sampling\x12\x12\n\nextra_json\x18\x07 \x01(\tB\x08\n\x06prompt\"\xbf\x01\n\x10GenerateResponse\x12\'\n\x04plan\x18\x01 \x01(\x0b\x32\x17.contraflow.v1.TurnPlanH\x00\x12%\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x14.contraflow.v1.ChunkH\x00\x12%\n\x05usage\x18\x03 \x01(\x0b\x32\x14.contraflow.v1.UsageH\x00\x12+\n\x06result\x18\x04 \x01(\x0b\x32\x19.contraflow.v1.TurnResultH\x00\x42\x07\n\x05\x65vent\"\xc1\x01\n\x08TurnPlan\x12\x0f\n\x07turn_id\x18\x01 \x01(\t\x12)\n\x08\x64\x65\x63ision\x18\x02 \x01(\x0e\x32\x17.contraflow.v1.Decision\x12-\n\x06reason\x18\x03 \x01(\x0e\x32\x1d.contraflow.v1.DecisionReason\x12\x19\n\x11prefill_engine_id\x18\x04 \x01(\t\x12\x18\n\x10\x64\x65\x63ode_engine_id\x18\x05 \x01(\t\x12\x15\n\rhandle_tokens\x18\x06 \x01(\x04\"I\n\x05\x43hunk\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x15\n\rfinish_reason\x18\x03 \x01(\t\x12\x0c\n\x04json\x18\x04 \x01(\t\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x04\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\x04\x12\x15\n\rcached_tokens\x18\x03 \x01(\x04\"\xb7\x02\n\nTurnResult\x12)\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0e\x32\x17.contraflow.v1.Decision\x12-\n\x06reason\x18\x02 \x01(\x0e\x32\x1d.contraflow.v1.DecisionReason\x12\x0e\n\x06\x64\x65nial\x18\x03 \x01(\t\x12\'\n\x04pull\x18\x04 \x01(\x0b\x32\x19.contraflow.v1.PullReport\x12\x36\n\x13time_to_first_token\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0cprefill_time\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\ntotal_time\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\"p\n\x0fPlanTurnRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x13\n\x0bopenai_json\x18\x04 \x01(\t\x12\x15\n\rprompt_tokens\x18\x05 \x01(\x04\"\x9d\x01\n\tCandidate\x12\x11\n\tengine_id\x18\x01 \x01(\t\x12\'\n\x04role\x18\x02 \x01(\x0e\x32\x19.contraflow.v1.EngineRole\x12\r\n\x05score\x18\x03 \x01(\x01\x12\x17\n\x0frejected_reason\x18\x04 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x05 \x01(\t\x12\x0c\n\x04load\x18\x06 \x01(\r\x12\x0c\n\x04home\x18\x07 \x01(\x08\"\x92\x01\n\x0c\x43ostEstimate\x12)\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0e\x32\x17.contraflow.v1.Decision\x12\x15\n\rpulled_tokens\x18\x02 \x01(\x04\x12\x17\n\x0f\x63omputed_tokens\x18\x03 \x01(\x04\x12\'\n\x04time\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xbe\x02\n\x10PlanTurnResponse\x12)\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0e\x32\x17.contraflow.v1.Decision\x12-\n\x06reason\x18\x02 \x01(\x0e\x32\x1d.contraflow.v1.DecisionReason\x12\x19\n\x11prefill_engine_id\x18\x03 \x01(\t\x12\x18\n\x10\x64\x65\x63ode_engine_id\x18\x04 \x01(\t\x12\x11\n\thandle_id\x18\x05 \x01(\t\x12\x15\n\rhandle_tokens\x18\x06 \x01(\x04\x12,\n\ncandidates\x18\x07 \x03(\x0b\x32\x18.contraflow.v1.Candidate\x12\x13\n\x0bsession_key\x18\x08 \x01(\t\x12.\n\testimates\x18\t \x03(\x0b\x32\x1b.contraflow.v1.CostEstimate\"\x18\n\x16ListViewEnginesRequest\"{\n\x17ListViewEnginesResponse\x12&\n\x07\x65ngines\x18\x01 \x03(\x0b\x32\x15.contraflow.v1.Engine\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12&\n\x03\x61ge\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration*O\n\x08\x44\x65\x63ision\x12\x18\n\x14\x44\x45\x43ISION_UNSPECIFIED\x10\x00\x12\x11\n\rDECISION_PULL\x10\x01\x12\x16\n\x12\x44\x45\x43ISION_RECOMPUTE\x10\x02*\x9b\x03\n\x0e\x44\x65\x63isionReason\x12\x1f\n\x1b\x44\x45\x43ISION_REASON_UNSPECIFIED\x10\x00\x12$\n DECISION_REASON_HANDLE_AVAILABLE\x10\x01\x12\x1e\n\x1a\x44\x45\x43ISION_REASON_NO_SESSION\x10\x02\x12\x1d\n\x19\x44\x45\x43ISION_REASON_NO_HANDLE\x10\x03\x12#\n\x1f\x44\x45\x43ISION_REASON_BELOW_THRESHOLD\x10\x04\x12 \n\x1c\x44\x45\x43ISION_REASON_INCOMPATIBLE\x10\x05\x12\'\n#DECISION_REASON_UNSUPPORTED_REQUEST\x10\x06\x12\"\n\x1e\x44\x45\x43ISION_REASON_ACQUIRE_DENIED\x10\x07\x12#\n\x1f\x44\x45\x43ISION_REASON_ACQUIRE_TIMEOUT\x10\x08\x12#\n\x1f\x44\x45\x43ISION_REASON_LEASE_TOO_SHORT\x10\t\x12%\n!DECISION_REASON_AMBIGUOUS_SESSION\x10\n2\x8d\x02\n\rRouterService\x12M\n\x08Generate\x12\x1e.contraflow.v1.GenerateRequest\x1a\x1f.contraflow.v1.GenerateResponse0\x01\x12K\n\x08PlanTurn\x12\x1e.contraflow.v1.PlanTurnRequest\x1a\x1f.contraflow.v1.PlanTurnResponse\x12`\n\x0fListViewEngines\x12%.contraflow.v1.ListViewEnginesRequest\x1a&.contraflow.v1.ListViewEnginesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'contraflow.v1.router_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DECISION']._serialized_start=699
-  _globals['_DECISION']._serialized_end=778
-  _globals['_DECISIONREASON']._serialized_start=781
-  _globals['_DECISIONREASON']._serialized_end=1153
-  _globals['_PLANTURNREQUEST']._serialized_start=113
-  _globals['_PLANTURNREQUEST']._serialized_end=181
-  _globals['_CANDIDATE']._serialized_start=183
-  _globals['_CANDIDATE']._serialized_end=294
-  _globals['_PLANTURNRESPONSE']._serialized_start=297
-  _globals['_PLANTURNRESPONSE']._serialized_end=546
-  _globals['_LISTVIEWENGINESREQUEST']._serialized_start=548
-  _globals['_LISTVIEWENGINESREQUEST']._serialized_end=572
-  _globals['_LISTVIEWENGINESRESPONSE']._serialized_start=574
-  _globals['_LISTVIEWENGINESRESPONSE']._serialized_end=697
-  _globals['_ROUTERSERVICE']._serialized_start=1156
-  _globals['_ROUTERSERVICE']._serialized_end=1346
+  _globals['_DECISION']._serialized_start=2508
+  _globals['_DECISION']._serialized_end=2587
+  _globals['_DECISIONREASON']._serialized_start=2590
+  _globals['_DECISIONREASON']._serialized_end=3001
+  _globals['_MESSAGE']._serialized_start=141
+  _globals['_MESSAGE']._serialized_end=201
+  _globals['_MESSAGES']._serialized_start=203
+  _globals['_MESSAGES']._serialized_end=255
+  _globals['_TOKENIDS']._serialized_start=257
+  _globals['_TOKENIDS']._serialized_end=280
+  _globals['_RAWREQUEST']._serialized_start=282
+  _globals['_RAWREQUEST']._serialized_end=322
+  _globals['_SAMPLING']._serialized_start=325
+  _globals['_SAMPLING']._serialized_end=489
+  _globals['_GENERATEREQUEST']._serialized_start=492
+  _globals['_GENERATEREQUEST']._serialized_end=750
+  _globals['_GENERATERESPONSE']._serialized_start=753
+  _globals['_GENERATERESPONSE']._serialized_end=944
+  _globals['_TURNPLAN']._serialized_start=947
+  _globals['_TURNPLAN']._serialized_end=1140
+  _globals['_CHUNK']._serialized_start=1142
+  _globals['_CHUNK']._serialized_end=1215
+  _globals['_USAGE']._serialized_start=1217
+  _globals['_USAGE']._serialized_end=1297
+  _globals['_TURNRESULT']._serialized_start=1300
+  _globals['_TURNRESULT']._serialized_end=1611
+  _globals['_PLANTURNREQUEST']._serialized_start=1613
+  _globals['_PLANTURNREQUEST']._serialized_end=1725
+  _globals['_CANDIDATE']._serialized_start=1728
+  _globals['_CANDIDATE']._serialized_end=1885
+  _globals['_COSTESTIMATE']._serialized_start=1888
+  _globals['_COSTESTIMATE']._serialized_end=2034
+  _globals['_PLANTURNRESPONSE']._serialized_start=2037
+  _globals['_PLANTURNRESPONSE']._serialized_end=2355
+  _globals['_LISTVIEWENGINESREQUEST']._serialized_start=2357
+  _globals['_LISTVIEWENGINESREQUEST']._serialized_end=2381
+  _globals['_LISTVIEWENGINESRESPONSE']._serialized_start=2383
+  _globals['_LISTVIEWENGINESRESPONSE']._serialized_end=2506
+  _globals['_ROUTERSERVICE']._serialized_start=3004
+  _globals['_ROUTERSERVICE']._serialized_end=3273
 # @@protoc_insertion_point(module_scope)

@@ -35,6 +35,11 @@ class RouterServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
+        self.Generate = channel.unary_stream(
+                '/contraflow.v1.RouterService/Generate',
+                request_serializer=contraflow_dot_v1_dot_router__service__pb2.GenerateRequest.SerializeToString,
+                response_deserializer=contraflow_dot_v1_dot_router__service__pb2.GenerateResponse.FromString,
+                _registered_method=True)
         self.PlanTurn = channel.unary_unary(
                 '/contraflow.v1.RouterService/PlanTurn',
                 request_serializer=contraflow_dot_v1_dot_router__service__pb2.PlanTurnRequest.SerializeToString,
@@ -50,6 +55,24 @@ class RouterServiceStub(object):
 class RouterServiceServicer(object):
     """Beside the OpenAI front door.
     """
+
+    def Generate(self, request, context):
+        """Run one turn of a conversation: the same turn that the OpenAI front door runs.
+
+        The stream is: one plan, then chunks as they are generated, then at most one usage,
+        then one result, which is always the last message of a turn that went well. The
+        tenant comes from the call metadata "authorization: Bearer KEY". Cancelling the call
+        aborts the request in the engine; a deadline that passes does the same.
+
+        Errors, before the first chunk: INVALID_ARGUMENT (INVALID_ARGUMENT), also what an
+        engine finds wrong with the request; NOT_FOUND (NOT_FOUND) for a model that nobody
+        serves; UNAUTHENTICATED (UNAUTHENTICATED); UNAVAILABLE (NO_ELIGIBLE_ENGINE,
+        ENGINE_FAILED); DEADLINE_EXCEEDED (ENGINE_UNRESPONSIVE); RESOURCE_EXHAUSTED
+        (OVERLOADED). After it: UNAVAILABLE (ENGINE_FAILED), the answer is incomplete.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def PlanTurn(self, request, context):
         """Plan a turn as it would be planned now, without claiming or sending anything.
@@ -72,6 +95,11 @@ class RouterServiceServicer(object):
 
 def add_RouterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'Generate': grpc.unary_stream_rpc_method_handler(
+                    servicer.Generate,
+                    request_deserializer=contraflow_dot_v1_dot_router__service__pb2.GenerateRequest.FromString,
+                    response_serializer=contraflow_dot_v1_dot_router__service__pb2.GenerateResponse.SerializeToString,
+            ),
             'PlanTurn': grpc.unary_unary_rpc_method_handler(
                     servicer.PlanTurn,
                     request_deserializer=contraflow_dot_v1_dot_router__service__pb2.PlanTurnRequest.FromString,
@@ -93,6 +121,33 @@ def add_RouterServiceServicer_to_server(servicer, server):
 class RouterService(object):
     """Beside the OpenAI front door.
     """
+
+    @staticmethod
+    def Generate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/contraflow.v1.RouterService/Generate',
+            contraflow_dot_v1_dot_router__service__pb2.GenerateRequest.SerializeToString,
+            contraflow_dot_v1_dot_router__service__pb2.GenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def PlanTurn(request,

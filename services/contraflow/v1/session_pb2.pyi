@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Session(_message.Message):
-    __slots__ = ("session_key", "engine_id", "agent_address", "handle_id", "num_tokens", "message_digest", "ttl")
+    __slots__ = ("session_key", "engine_id", "agent_address", "handle_id", "num_tokens", "message_digest", "ttl", "branches")
     SESSION_KEY_FIELD_NUMBER: _ClassVar[int]
     ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
     AGENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,7 @@ class Session(_message.Message):
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     TTL_FIELD_NUMBER: _ClassVar[int]
+    BRANCHES_FIELD_NUMBER: _ClassVar[int]
     session_key: str
     engine_id: str
     agent_address: str
@@ -24,4 +25,5 @@ class Session(_message.Message):
     num_tokens: int
     message_digest: str
     ttl: _duration_pb2.Duration
-    def __init__(self, session_key: _Optional[str] = ..., engine_id: _Optional[str] = ..., agent_address: _Optional[str] = ..., handle_id: _Optional[str] = ..., num_tokens: _Optional[int] = ..., message_digest: _Optional[str] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    branches: int
+    def __init__(self, session_key: _Optional[str] = ..., engine_id: _Optional[str] = ..., agent_address: _Optional[str] = ..., handle_id: _Optional[str] = ..., num_tokens: _Optional[int] = ..., message_digest: _Optional[str] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., branches: _Optional[int] = ...) -> None: ...
