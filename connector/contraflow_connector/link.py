@@ -179,6 +179,7 @@ class Link:
             max_read=seconds(order.max_read),
             message_digest=order.message_digest,
             hint_handle_id=order.hint_handle_id,
+            produced_by_turn_id=order.produced_by_turn_id,
         )
         try:
             grant = self._grant(self._retained.acquire(request))

@@ -111,6 +111,8 @@ def claim_request(
         raise InvalidArgument("the digest is too long", field="message_digest")
     if len(request.hint_handle_id) > MAX_ID_LENGTH:
         raise InvalidArgument("the handle id is too long", field="hint_handle_id")
+    if len(request.produced_by_turn_id) > MAX_ID_LENGTH:
+        raise InvalidArgument("the turn id is too long", field="produced_by_turn_id")
     if request.HasField("start_by"):
         start_by = seconds(request.start_by)
         if start_by <= 0:
@@ -123,6 +125,7 @@ def claim_request(
         max_read=max_read,
         message_digest=request.message_digest,
         hint_handle_id=request.hint_handle_id,
+        produced_by_turn_id=request.produced_by_turn_id,
     )
 
 
@@ -136,6 +139,7 @@ def acquire_order(call_id: int, request: ClaimRequest) -> link_pb.AttachResponse
             session_key=request.session_key,
             message_digest=request.message_digest,
             hint_handle_id=request.hint_handle_id,
+            produced_by_turn_id=request.produced_by_turn_id,
             start_by=duration(request.start_by),
             max_read=duration(request.max_read),
         )

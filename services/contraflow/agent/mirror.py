@@ -66,6 +66,9 @@ class HandleMirror:
             del self._handles[handle.handle_id]
         return expired
 
-    def newest_by_session(self) -> dict[str, MirroredHandle]:
-        """The newest live handle of each session key."""
-        return {handle.session_key: handle for handle in self._handles.values()}
+    def by_session(self) -> dict[str, list[MirroredHandle]]:
+        """The live handles of each session key, oldest first."""
+        found: dict[str, list[MirroredHandle]] = {}
+        for handle in self._handles.values():
+            found.setdefault(handle.session_key, []).append(handle)
+        return found

@@ -6,7 +6,7 @@ from the mirror when it is back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -36,19 +36,23 @@ class Changes:
         return bool(self.publish or self.withdraw)
 
 
-def sessions_of(newest: Mapping[str, MirroredHandle], agent_address: str) -> dict[str, Session]:
-    """The records that the directory should hold. Malformed session keys are left out."""
+def sessions_of(
+    live: Mapping[str, Sequence[MirroredHandle]], agent_address: str
+) -> dict[str, Session]:
+    """The records that the directory should hold, from the live handles of each session,
+    oldest first. Malformed session keys are left out."""
     return {
         key: Session(
             session_key=key,
-            engine_id=handle.engine_id,
+            engine_id=handles[-1].engine_id,
             agent_address=agent_address,
-            handle_id=handle.handle_id,
-            num_tokens=handle.num_tokens,
-            expires_at=handle.expires_at,
-            message_digest=handle.message_digest,
+            handle_id=handles[-1].handle_id,
+            num_tokens=handles[-1].num_tokens,
+            expires_at=handles[-1].expires_at,
+            message_digest=handles[-1].message_digest,
+            branches=len(handles),
         )
-        for key, handle in newest.items()
+        for key, handles in live.items()
         if is_session_key(key)
     }
 
@@ -115,6 +119,7 @@ def _same(held: Session | None, wanted: Session) -> bool:
         held.handle_id == wanted.handle_id
         and held.num_tokens == wanted.num_tokens
         and held.message_digest == wanted.message_digest
+        and held.branches == wanted.branches
         and held.agent_address == wanted.agent_address
         and abs(held.expires_at - wanted.expires_at) <= EXPIRY_TOLERANCE
     )

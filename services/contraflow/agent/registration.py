@@ -123,8 +123,8 @@ class EngineRegistration:
     async def _publish(self, registration_id: str) -> None:
         self._attachment.changed.clear()
         self._attachment.expire()
-        newest = self._attachment.mirror.newest_by_session()
-        changes = self._publication.changes(sessions_of(newest, self._agent_address))
+        live = self._attachment.mirror.by_session()
+        changes = self._publication.changes(sessions_of(live, self._agent_address))
         for sessions in _batches(changes.publish):
             self._publication.sending(sessions)
             self._take(sessions, await self._directory.publish(registration_id, sessions))

@@ -33,6 +33,8 @@ class Reason(StrEnum):
     ENGINE_ID_REUSED = "ENGINE_ID_REUSED"
     INTERNAL = "INTERNAL"
     UNAUTHENTICATED = "UNAUTHENTICATED"
+    AMBIGUOUS_SESSION = "AMBIGUOUS_SESSION"
+    ENGINE_FAILED = "ENGINE_FAILED"
 
 
 class ContraflowError(Exception):
@@ -112,6 +114,12 @@ class RevisionCompacted(ContraflowError):
     reason = Reason.REVISION_COMPACTED
 
 
+class AmbiguousSession(ContraflowError):
+    """Several handles fit and nothing tells which is meant."""
+
+    reason = Reason.AMBIGUOUS_SESSION
+
+
 class NotFound(ContraflowError):
     """No such record."""
 
@@ -152,6 +160,12 @@ class EngineIdReused(ContraflowError):
     """The engine id is alive with another boot nonce."""
 
     reason = Reason.ENGINE_ID_REUSED
+
+
+class EngineFailed(ContraflowError):
+    """The engine broke off, or answered with a failure of its own."""
+
+    reason = Reason.ENGINE_FAILED
 
 
 class Internal(ContraflowError):

@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from contraflow.core.chain import Proof
 from contraflow.core.errors import (
+    AmbiguousSession,
     ClaimNotFound,
     HandleClaimed,
     HandleExpired,
@@ -69,7 +70,10 @@ class Handle:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """Who asks for what. ``start_by`` and ``max_read`` are seconds from ``now``."""
+    """Who asks for what. ``start_by`` and ``max_read`` are seconds from ``now``.
+
+    With ``produced_by_turn_id`` only the handle of that turn will do.
+    """
 
     claim_id: str
     tenant: str
@@ -78,6 +82,7 @@ class ClaimRequest:
     max_read: float
     message_digest: str = ""
     hint_handle_id: str = ""
+    produced_by_turn_id: str = ""
 
 
 class HandleTable:
@@ -125,7 +130,9 @@ class HandleTable:
         """Claim the newest handle of the session; the same claim id gets the same grant,
         and none once its handle has ended. A returned claim may be made anew.
 
-        Raises HandleNotFound, HandleClaimed, HandleExpired, LeaseTooShort, TenantMismatch.
+        Raises HandleNotFound, HandleClaimed, HandleExpired, LeaseTooShort, TenantMismatch,
+        and AmbiguousSession where several handles have one digest: each is another
+        conversation's, and a guess would spend it.
         """
         if known := self._claims.get(request.claim_id):
             return self._repeated(self._live[known], request, now)
@@ -204,6 +211,10 @@ class HandleTable:
             for h in of_session
             if h.tenant == request.tenant and h.message_digest == request.message_digest
         ]
+        if turn := request.produced_by_turn_id:
+            matching = [handle for handle in matching if handle.turn_id == turn]
+        elif request.message_digest and len(matching) > 1:
+            raise AmbiguousSession("several conversations have retained these very messages")
         if matching:
             return matching[-1]
         if any(h.tenant != request.tenant for h in of_session):

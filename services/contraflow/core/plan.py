@@ -29,6 +29,7 @@ class PlanReason(StrEnum):
     ACQUIRE_DENIED = "ACQUIRE_DENIED"
     ACQUIRE_TIMEOUT = "ACQUIRE_TIMEOUT"
     LEASE_TOO_SHORT = "LEASE_TOO_SHORT"
+    AMBIGUOUS_SESSION = "AMBIGUOUS_SESSION"
 
 
 @dataclass(frozen=True, slots=True)

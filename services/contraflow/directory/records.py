@@ -48,6 +48,7 @@ class Records:
             handle_id=session.handle_id,
             num_tokens=session.num_tokens,
             message_digest=session.message_digest,
+            branches=session.branches,
             expires_unix_ms=self._clock.wall_ms() + left_ms,
         ).SerializeToString()
 
@@ -107,5 +108,6 @@ class Records:
             handle_id=record.handle_id,
             num_tokens=record.num_tokens,
             message_digest=record.message_digest,
+            branches=record.branches,
             expires_at=self._clock.now() + left,
         )

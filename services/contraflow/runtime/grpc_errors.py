@@ -42,6 +42,8 @@ STATUS_CODES: dict[Reason, grpc.StatusCode] = {
     Reason.ENGINE_ID_REUSED: grpc.StatusCode.ALREADY_EXISTS,
     Reason.INTERNAL: grpc.StatusCode.INTERNAL,
     Reason.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
+    Reason.AMBIGUOUS_SESSION: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.ENGINE_FAILED: grpc.StatusCode.UNAVAILABLE,
 }
 
 

@@ -58,6 +58,7 @@ def session_to_proto(session: Session, now: float) -> session_pb2.Session:
         handle_id=session.handle_id,
         num_tokens=session.num_tokens,
         message_digest=session.message_digest,
+        branches=session.branches,
         ttl=duration(session.expires_at - now),
     )
 
@@ -71,6 +72,7 @@ def session_from_proto(message: session_pb2.Session, now: float) -> Session:
         handle_id=message.handle_id,
         num_tokens=message.num_tokens,
         message_digest=message.message_digest,
+        branches=message.branches,
         expires_at=now + seconds(message.ttl),
     )
 

@@ -72,9 +72,20 @@ def test_everything_is_published_anew_after_a_lapse() -> None:
 
 
 def test_malformed_session_keys_are_not_published() -> None:
-    newest = {"not a key": handle("a", "not a key"), KEY: handle("b", KEY)}
-    records = sessions_of(newest, "agent:1")
+    live = {"not a key": [handle("a", "not a key")], KEY: [handle("b", KEY)]}
+    records = sessions_of(live, "agent:1")
     assert records == {KEY: replace(session("e/b"), num_tokens=32)}
+
+
+def test_a_record_names_the_newest_handle_and_counts_the_branches() -> None:
+    records = sessions_of({KEY: [handle("a", KEY), handle("b", KEY)]}, "agent:1")
+    assert records == {KEY: replace(session("e/b"), num_tokens=32, branches=2)}
+
+
+def test_a_branch_that_ends_is_news() -> None:
+    publication = Publication()
+    settled(publication, replace(session("e/b"), branches=2))
+    assert publication.changes({KEY: session("e/b")}).publish == [session("e/b")]
 
 
 @given(

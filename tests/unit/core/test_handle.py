@@ -8,6 +8,7 @@ import pytest
 
 from contraflow.core.chain import Proof
 from contraflow.core.errors import (
+    AmbiguousSession,
     ClaimNotFound,
     HandleClaimed,
     HandleExpired,
@@ -55,6 +56,21 @@ def test_the_newest_decides_even_if_an_older_one_is_free() -> None:
     assert table.acquire(ASK, 0).request_id == "new"
     with pytest.raises(HandleClaimed):
         table.acquire(replace(ASK, claim_id="c2"), 0)
+
+
+def test_messages_that_several_conversations_have_are_nobodys() -> None:
+    table = table_of(
+        replace(handle("a"), message_digest="m", turn_id="t1"),
+        replace(handle("b"), message_digest="m", turn_id="t2"),
+    )
+    with pytest.raises(AmbiguousSession):
+        table.acquire(replace(ASK, message_digest="m"), 0.0)
+    claimed = table.acquire(replace(ASK, message_digest="m", produced_by_turn_id="t1"), 0.0)
+    assert claimed.request_id == "a"
+    with pytest.raises(HandleNotFound):
+        table.acquire(
+            replace(ASK, claim_id="c3", message_digest="m", produced_by_turn_id="t3"), 0.0
+        )
 
 
 def test_a_stale_hint_still_finds_the_newest() -> None:
