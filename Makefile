@@ -6,6 +6,7 @@ export PYTHON
 
 BIN := .venv/bin
 CODE := services connector tests deploy
+ENGINE ?= vllm
 QUICK_TESTS := tests/unit tests/property tests/contract
 
 .PHONY: help setup env-services env-engine env-proto env-next demo test test-full check fix proto lock bench clean
@@ -25,8 +26,8 @@ env-proto:
 env-next: env-engine
 	@deploy/setup.sh vllm-next
 
-demo: setup ## five turns on real engines, the table, the comparison with one engine
-	@$(BIN)/contraflow demo
+demo: $(if $(filter sim,$(ENGINE)),env-services,setup) ## five turns, the table, the comparison with one engine; ENGINE=sim: in seconds
+	@$(BIN)/contraflow demo --engine $(ENGINE)
 
 test: setup env-next check ## everything that CI runs, the real-engine tests included
 	$(BIN)/python -m pytest

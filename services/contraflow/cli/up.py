@@ -7,19 +7,24 @@ from functools import partial
 
 from rich.console import Console
 
-from contraflow.cli.deployment import MODEL_NAME, Deployment, DeploymentSpec
+from contraflow.cli.deployment import MODEL_NAME, Deployment, DeploymentSpec, EngineKind
 from contraflow.cli.deployment.progress import ConsoleProgress
 from contraflow.cli.session import run_command
 
-CALMED = (
-    "The engines are calmed for small machines: their threads pause where vLLM and NIXL would "
-    "spin. That changes timing only."
-)
+ABOUT_ENGINES = {
+    EngineKind.VLLM: (
+        "The engines are calmed for small machines: their threads pause where vLLM and NIXL would "
+        "spin. That changes timing only."
+    ),
+    EngineKind.SIM: (
+        "The engines are simulated: no model, virtual KV, the contracts of vLLM and its connector. "
+        "What they say is made of letters at random; the times are those of a cost profile."
+    ),
+}
 
 
-def run(*, port: int | None, routers: int) -> int:
+def run(spec: DeploymentSpec) -> int:
     """Start, print the addresses, wait for Ctrl-C; returns the exit status."""
-    spec = DeploymentSpec(routers=routers, router_port=port)
     return run_command(partial(_up, spec, Console()))
 
 
@@ -63,7 +68,7 @@ def describe(deployment: Deployment) -> str:
         f"  curl -i {first.http}/v1/chat/completions -H 'content-type: application/json' \\",
         f"    -d '{json.dumps(body)}'",
         "",
-        CALMED,
+        ABOUT_ENGINES[deployment.spec.engine],
         "Ctrl-C stops everything.",
     )
     return "\n".join(lines)

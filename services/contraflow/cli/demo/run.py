@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ from contraflow.cli.deployment import (
     MODEL_NAME,
     Deployment,
     DeploymentSpec,
+    EngineKind,
     NotReady,
     PromptTokens,
     prompt_tokens,
@@ -29,7 +31,7 @@ from contraflow.cli.deployment.control_plane import plan_turn
 from contraflow.cli.deployment.http_client import post_json
 from contraflow.cli.deployment.progress import ConsoleProgress, Progress, Silent
 from contraflow.cli.session import EXIT_FAILED, run_command
-from contraflow.cli.up import CALMED
+from contraflow.cli.up import ABOUT_ENGINES
 from contraflow.core.fleet import Role
 from contraflow.router.report import parse_header
 from contraflow.router.tenancy import DEFAULT_TENANT
@@ -41,13 +43,13 @@ _METRICS_SECONDS = 15.0
 _VIEW_SECONDS = 15.0
 _FORCED = (
     "The model is tiny and random. What it says makes no sense, and turns that end in a tool "
-    "call are forced to by structured output; vLLM parses the calls."
+    "call are forced to by structured output; the engine parses the calls."
 )
 
 
-def run() -> int:
+def run(engine: EngineKind = EngineKind.VLLM) -> int:
     """The whole demo on standard output; returns the exit status."""
-    return run_command(partial(demo, DEMO_SPEC, wide_console()))
+    return run_command(partial(demo, replace(DEMO_SPEC, engine=engine), wide_console()))
 
 
 async def demo(spec: DeploymentSpec, console: Console) -> int:
@@ -58,7 +60,7 @@ async def demo(spec: DeploymentSpec, console: Console) -> int:
     progress = ConsoleProgress(console)
     start = time.monotonic()
     print_line = _printer(console)
-    print_line(CALMED)
+    print_line(ABOUT_ENGINES[spec.engine])
     print_line(_FORCED)
     async with Deployment(spec, progress=progress) as deployment:
         seconds = dict(deployment.seconds)

@@ -1,4 +1,4 @@
-"""A real deployment on this machine: etcd, the services, vLLM engines on CPU cores."""
+"""A deployment on this machine: etcd, the services, vLLM engines on CPU cores or sim engines."""
 
 from contraflow.cli.deployment.addresses import RouterHandle
 from contraflow.cli.deployment.deployment import Deployment
@@ -10,7 +10,7 @@ from contraflow.cli.deployment.errors import (
     SetupMissing,
 )
 from contraflow.cli.deployment.metrics import PromptTokens, prompt_tokens
-from contraflow.cli.deployment.spec import MODEL_NAME, DeploymentSpec
+from contraflow.cli.deployment.spec import MODEL_NAME, DeploymentSpec, EngineKind
 
 __all__ = [
     "MODEL_NAME",
@@ -18,6 +18,7 @@ __all__ = [
     "DeploymentError",
     "DeploymentSpec",
     "EngineHandle",
+    "EngineKind",
     "NotReady",
     "ProcessDied",
     "PromptTokens",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,12 @@ from types import TracebackType
 
 from contraflow.cli.deployment import control_plane
 from contraflow.cli.deployment.addresses import Addresses, RouterHandle, choose_addresses
-from contraflow.cli.deployment.engine_command import ENGINE_BYTES, EngineHandle, engine_process
+from contraflow.cli.deployment.engine_command import (
+    ENGINE_BYTES,
+    EngineHandle,
+    sim_process,
+    vllm_process,
+)
 from contraflow.cli.deployment.errors import ProcessDied
 from contraflow.cli.deployment.etcd import etcd_process
 from contraflow.cli.deployment.http_client import answers
@@ -24,7 +29,7 @@ from contraflow.cli.deployment.procfs import available_memory
 from contraflow.cli.deployment.progress import Progress, Silent
 from contraflow.cli.deployment.project import Project
 from contraflow.cli.deployment.services import Services
-from contraflow.cli.deployment.spec import DeploymentSpec
+from contraflow.cli.deployment.spec import DeploymentSpec, EngineKind
 from contraflow.cli.deployment.supervisor import Ready, Supervisor
 from contraflow.core.fleet import Role
 
@@ -59,7 +64,6 @@ class Deployment:
         self._project = project or Project.of_this_package()
         self._supervisor: Supervisor
         self._services: Services
-        self._model: Path
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Deployment:
@@ -133,7 +137,8 @@ class Deployment:
 
     async def _start(self) -> None:
         spec, stack = self.spec, self._stack
-        python = spec.engine_python or self._project.engine_python()
+        vllm = spec.engine is EngineKind.VLLM
+        python = (spec.engine_python or self._project.engine_python()) if vllm else None
         self.run_dir = spec.run_dir or self._project.new_run_dir()
         sockets = stack.enter_context(_socket_folder(self.run_dir))
         self.addresses = choose_addresses(spec, sockets, PortAllocator())
@@ -141,13 +146,17 @@ class Deployment:
             Supervisor(self.run_dir, grace=spec.stop_grace)
         )
         self._services = Services(spec, self.addresses, self.run_dir)
-        async with self._timing("model"):
-            self._model = spec.model_dir or await self._demo_model(python)
+        if python:
+            async with self._timing("model"):
+                model = spec.model_dir or await self._demo_model(python)
         if spec.with_services:
             async with self._timing("services"):
                 await self._start_services()
         async with self._timing("engines"):
-            await self._start_engines(python)
+            if python:
+                await self._start_engines(partial(vllm_process, python=python, model=model))
+            else:
+                await self._start_engines(sim_process)
             if spec.with_services:
                 await self._until_known()
 
@@ -185,15 +194,16 @@ class Deployment:
             await self._until_ready(process.name)
         self._progress.done(f"etcd, directory, agent and {_count(self.routers, 'router')} serve")
 
-    async def _start_engines(self, python: Path) -> None:
+    async def _start_engines(self, process: Callable[..., ProcessSpec]) -> None:
         agent = self.addresses.agent_socket if self.spec.with_services else ""
         engines = self._all_engines()
-        self._warn_of_memory(len(engines))
+        if self.spec.engine is EngineKind.VLLM:
+            self._warn_of_memory(len(engines))
         for engine in engines:
-            await self._supervisor.start(
-                engine_process(self.spec, engine, python, self._model, agent)
-            )
-        self._progress.waiting(f"starting {_count(engines, 'vLLM engine')}, about a minute")
+            await self._supervisor.start(process(spec=self.spec, engine=engine, agent=agent))
+        what = f"{self.spec.engine.value} engine"
+        hint = ", about a minute" if self.spec.engine is EngineKind.VLLM else ""
+        self._progress.waiting(f"starting {_count(engines, what)}{hint}")
         for engine in engines:
             await self._until_ready(engine.name)
             self._progress.done(f"{engine.name} is up")

@@ -1,9 +1,10 @@
-"""How a vLLM engine is started on a few CPU cores."""
+"""How an engine is started: vLLM on a few CPU cores, or the sim engine."""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from contraflow.core.fleet import Role
 ENGINE_TIER = 3
 ENGINE_BYTES = 1_700_000_000
 """Memory that one engine takes, roughly."""
-_HINT = "see the log; `make setup` repairs the engine environment"
+_VLLM_HINT = "see the log; `make setup` repairs the engine environment"
 
 
 @dataclass(frozen=True)
@@ -40,22 +41,15 @@ def cores_for(count: int, cores: Sequence[int] | None = None) -> list[int]:
     return [usable[i % len(usable)] for i in range(count)]
 
 
-def engine_process(
+def vllm_process(
     spec: DeploymentSpec, engine: EngineHandle, python: Path, model: Path, agent: str
 ) -> ProcessSpec:
-    """The process of an engine. ``agent`` is the gRPC target of its agent, or empty."""
-    port = engine.endpoint.rpartition(":")[2]
+    """A vLLM engine. ``agent`` is the gRPC target of its agent, or empty."""
     command = [
         str(python), "-m", "vllm.entrypoints.openai.api_server",
         "--model", str(model),
-        "--served-model-name", MODEL_NAME,
-        "--host", LOOPBACK,
-        "--port", port,
         "--dtype", spec.dtype,
-        "--block-size", str(spec.block_size),
-        "--num-gpu-blocks-override", str(spec.blocks),
-        "--max-model-len", str(spec.max_model_len),
-        "--max-num-seqs", "8",
+        *_common_arguments(spec, engine, agent),
         "--enforce-eager",
         "--enable-auto-tool-choice",
         "--tool-call-parser", "hermes",
@@ -64,10 +58,37 @@ def engine_process(
     ]  # fmt: skip
     env = _environment(engine)
     if engine.role is not None:
-        config = kv_transfer_config(spec, engine, agent)
-        command += ["--kv-transfer-config", json.dumps(config)]
         env |= spec.engine_env
-    return ProcessSpec(engine.name, command, tier=ENGINE_TIER, env=env, hint=_HINT)
+    return ProcessSpec(engine.name, command, tier=ENGINE_TIER, env=env, hint=_VLLM_HINT)
+
+
+def sim_process(spec: DeploymentSpec, engine: EngineHandle, agent: str) -> ProcessSpec:
+    """A sim engine. ``agent`` as above."""
+    command = [
+        sys.executable, "-m", "contraflow.cli.main", "engine-sim",
+        "--model", MODEL_NAME,
+        *_common_arguments(spec, engine, agent),
+        "--side-channel-port", str(engine.side_port),
+        "--log-level", spec.log_level,
+        *spec.engine_args,
+    ]  # fmt: skip
+    return ProcessSpec(engine.name, command, tier=ENGINE_TIER, hint="see the log")
+
+
+def _common_arguments(spec: DeploymentSpec, engine: EngineHandle, agent: str) -> list[str]:
+    arguments = [
+        "--served-model-name", MODEL_NAME,
+        "--host", LOOPBACK,
+        "--port", engine.endpoint.rpartition(":")[2],
+        "--block-size", str(spec.block_size),
+        "--num-gpu-blocks-override", str(spec.blocks),
+        "--max-model-len", str(spec.max_model_len),
+        "--max-num-seqs", "8",
+    ]  # fmt: skip
+    if engine.role is not None:
+        config = kv_transfer_config(spec, engine, agent)
+        arguments += ["--kv-transfer-config", json.dumps(config)]
+    return arguments
 
 
 def kv_transfer_config(spec: DeploymentSpec, engine: EngineHandle, agent: str) -> dict[str, Any]:

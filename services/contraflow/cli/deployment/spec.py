@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 MODEL_NAME = "contraflow-demo"
 """Name under which every engine serves the model."""
+
+
+class EngineKind(StrEnum):
+    """What serves as an engine: vLLM on CPU cores, or the sim engine."""
+
+    VLLM = "vllm"
+    SIM = "sim"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,9 +25,11 @@ class DeploymentSpec:
     Durations are seconds. A ``model_dir`` of None means the demo's model, made if missing.
     ``connector`` and ``connector_module`` name the class that the prefill and decode engines
     load, ``engine_env`` goes into their environment (``PYTHONPATH``, for a connector that a
-    test brings along). ``engine_args`` are further arguments of every engine.
+    test brings along). ``engine_args`` are further arguments of every engine. The model, the
+    engine's Python, the connector and the dtype are vLLM's only.
     """
 
+    engine: EngineKind = EngineKind.VLLM
     model_dir: Path | None = None
     engine_python: Path | None = None
     run_dir: Path | None = None
