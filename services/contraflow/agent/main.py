@@ -44,8 +44,10 @@ def run(config_path: Path) -> int:
         config = load(config_path, AgentConfig)
         logging.configure("agent", config.log_level)
         os.umask(0o077)
-        async with running(config, SystemClock(), REGISTRY):
-            await supervise.run_until_signal(ready=supervise.notify_ready)
+        async with running(config, SystemClock(), REGISTRY) as address:
+            await supervise.run_until_signal(
+                ready=lambda: supervise.notify_ready(f"serving on {address}")
+            )
 
     return supervise.run_service(main)
 

@@ -70,7 +70,7 @@ async def serve(
         def announce() -> None:
             log.info("serving", address=str(address), store=config.store)
             started(address)
-            notify_ready()
+            notify_ready(f"serving on {address}")
 
         await run_until_signal(
             follow_store(store, records, view, clock),

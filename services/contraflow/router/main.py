@@ -59,7 +59,7 @@ async def serve(
         def ready() -> None:
             log.info("serving", http=str(http_address), grpc=str(grpc_address))
             started(http_address, grpc_address)
-            notify_ready()
+            notify_ready(f"serving on {http_address}, gRPC on {grpc_address}")
 
         await run_until_signal(directory.follow(replica), stop=stop, ready=ready)
         log.info("draining", deadline_seconds=config.drain_deadline_seconds)
