@@ -8,6 +8,7 @@ from typing import Any
 from contraflow.core.handle import State
 from contraflow_connector.events import Transfer, WorkerEvents
 from contraflow_connector.guard import guarded, log
+from contraflow_connector.reads import ends_late
 from contraflow_connector.vllm_compat import (
     NixlConnectorMetadata,
     NixlPullConnectorWorker,
@@ -17,8 +18,6 @@ from contraflow_connector.vllm_compat import (
     transfer_totals,
 )
 
-_CLOCK_MARGIN = 0.5
-"""Seconds by which the two clocks may be off."""
 _MOST_HOLDS = 4096
 
 
@@ -94,7 +93,7 @@ class ContraflowWorker(NixlPullConnectorWorker):
         hold = self._holds.pop(request_id, None)
         if hold is None:
             return False
-        late = owner_clock(self, request_id, time.perf_counter()) + _CLOCK_MARGIN >= hold
+        late = ends_late(owner_clock(self, request_id, time.perf_counter()), hold)
         if late:
             # Its owner may have given the blocks to somebody else while we read.
             log.warning("the read for %s ended after its hold; it counts as failed", request_id)
