@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from rich.console import Console
-from tests.engines.cluster import Cluster
+from tests.support.cluster import Cluster
 
 from contraflow.cli.demo.run import report_conversation
 from contraflow.cli.deployment import Deployment, DeploymentSpec

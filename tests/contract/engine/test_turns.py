@@ -1,15 +1,16 @@
-"""Turns on real vLLM with real NIXL: what is pulled, and that the tokens are a single engine's."""
+"""Turns: what is pulled, and that the tokens are a single engine's."""
 
 from __future__ import annotations
 
 import asyncio
+import uuid
 
 import pytest
-from tests.engines.cluster import Cluster
+from tests.support.cluster import Cluster
 
 from contraflow.cli.demo.run import run_conversation
 
-pytestmark = [pytest.mark.engines, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 BLOCK = 32
 
@@ -65,6 +66,30 @@ async def test_handles_that_end_around_a_block_boundary(cluster: Cluster, with_k
 
     assert second.tokens("local") + second.tokens("pulled") == with_kv
     assert second.ids == await cluster.reference(prompt)
+
+
+@pytest.mark.parametrize(
+    ("warm", "local", "pulled"),
+    [(64, 64, 235), (200, 192, 107), (299, 288, 0), (339, 320, 0)],
+    ids=["much shorter", "shorter", "equal", "longer"],
+)
+async def test_what_p_has_itself_is_not_pulled(
+    cluster: Cluster, warm: int, local: int, pulled: int
+) -> None:
+    """The handle has 299 tokens; P's own cache holds the whole blocks of ``warm`` of them."""
+    session, salt = cluster.session(), f"salt-{uuid.uuid4()}"
+    start = cluster.text(64)
+    first = await cluster.turn(start, session, tokens=236, cache_salt=salt)
+    prompt = start + first.ids + cluster.text(60)
+    await cluster.turn(prompt[:warm], "", tokens=1, cache_salt=salt)
+
+    second = await cluster.turn(prompt, session, cache_salt=salt)
+
+    assert second.tokens("local") == local
+    assert second.tokens("pulled") == pulled
+    assert second.report["outcome"] == ("PULLED" if pulled else "DECLINED_SMALL")
+    assert second.ids == await cluster.reference(prompt)
+    await cluster.until_handles(session, 1)
 
 
 async def test_too_few_tokens_are_computed_rather_than_pulled(cluster: Cluster) -> None:

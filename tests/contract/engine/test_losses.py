@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.engines.cluster import Cluster
+from tests.support.cluster import Cluster
 
-pytestmark = [pytest.mark.engines, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_without_the_agent_turns_go_on_and_reuse_returns_with_it(cluster: Cluster) -> None:

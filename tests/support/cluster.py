@@ -52,6 +52,26 @@ class Reply:
         return int(self.report[name])
 
 
+@dataclass(frozen=True)
+class Stream:
+    """A request on a connection of its own."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def first_token(self) -> None:
+        """Returns once the answer has begun."""
+        await self.reader.readuntil(b"data:")
+
+    async def end(self) -> None:
+        """Returns once the answer is complete."""
+        await self.reader.readuntil(b"data: [DONE]")
+
+    def leave(self) -> None:
+        """Break the connection."""
+        self.writer.transport.abort()
+
+
 class Cluster:
     """Deterministic prompts, turns through a router or straight to an engine."""
 
@@ -90,6 +110,21 @@ class Cluster:
         return await asyncio.to_thread(
             _post, self.deployment.routers[router].http, "/v1/completions", body
         )
+
+    async def stream(self, prompt: Sequence[int], session: str, tokens: int) -> Stream:
+        """A streamed turn through the first router that has been sent and not yet answered."""
+        host, _, port = self.deployment.routers[0].http.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        body = json.dumps({
+            **_GREEDY, "prompt": list(prompt), "max_tokens": tokens, "session_id": session,
+            "stream": True,
+        }).encode()  # fmt: skip
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        await writer.drain()
+        return Stream(reader, writer)
 
     async def leg(
         self,
@@ -184,13 +219,13 @@ class Cluster:
             lambda plan: plan.decision == DECISION_PULL,
         )
 
-    async def pinned(self) -> float:
-        """Share of D's blocks in use. Lags behind by a second or so."""
-        return (await self.deployment.metrics(self.decode))["vllm:kv_cache_usage_perc"]
+    async def pinned(self, engine: EngineHandle | None = None) -> float:
+        """Share of an engine's blocks in use, D's by default. Lags behind by a second or so."""
+        return (await self.deployment.metrics(engine or self.decode))["vllm:kv_cache_usage_perc"]
 
-    async def until_pinned_below(self, share: float) -> None:
-        """Returns once D has freed that much."""
-        await _until(self.pinned, lambda pinned: pinned < share)
+    async def until_pinned_below(self, share: float, engine: EngineHandle | None = None) -> None:
+        """Returns once an engine, D by default, has freed that much."""
+        await _until(partial(self.pinned, engine), lambda pinned: pinned < share)
 
     async def decode_id(self) -> str:
         """Incarnation of the decode engine."""
