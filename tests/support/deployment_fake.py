@@ -91,6 +91,13 @@ class FakeDeployment(pb_grpc.RouterServiceServicer):
         tokens = len(self._history) - 1
         return pb.PlanTurnResponse(decision=pb.DECISION_PULL, handle_tokens=tokens)
 
+    async def Generate(
+        self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[pb.GenerateResponse]:
+        """Nobody asks."""
+        return
+        yield
+
     async def ListViewEngines(
         self, request: pb.ListViewEnginesRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ListViewEnginesResponse:
