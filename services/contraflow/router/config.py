@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 
+from contraflow.core.cost import PROFILES
 from contraflow.runtime.address import Address
 from contraflow.runtime.config import Config, ConfigError, Seconds
 from contraflow.runtime.logging import LogLevel
@@ -55,6 +56,8 @@ class RouterConfig(Config, frozen=True):
     """Time that running responses get after SIGTERM."""
     max_affinities: Annotated[int, msgspec.Meta(ge=1)] = 100_000
     """Sessions whose last decode engine is remembered before the directory has heard of it."""
+    cost_profile: str = "p5en-h200-efa"
+    """Machines and model that the estimates of PlanTurn are for; no decision follows from it."""
     http: ServerLimits = ServerLimits()
     """Limits of the front door."""
     engines: ClientLimits = ClientLimits()
@@ -68,6 +71,8 @@ class RouterConfig(Config, frozen=True):
             raise ValueError("listen must be host:port")
         if "" in self.tenants:
             raise ValueError("a tenant needs a name")
+        if self.cost_profile not in PROFILES:
+            raise ValueError(f"cost_profile must be one of {', '.join(PROFILES)}")
         keys = [key for tenant in self.tenants.values() for key in tenant.api_keys]
         if len(keys) != len(set(keys)):
             raise ValueError("an API key may be given once only")

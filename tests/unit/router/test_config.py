@@ -47,6 +47,7 @@ def test_tenants_and_limits() -> None:
         (BASE + SECRET + "acquire_deadline_seconds = 0", "acquire_deadline_seconds"),
         (BASE + SECRET + "recompute_threshold_tokens = 0", "recompute_threshold_tokens"),
         (BASE + SECRET + 'log_level = "loud"', "log_level"),
+        (BASE + SECRET + 'cost_profile = "abacus"', "cpu-demo"),
         (BASE + SECRET + "[tenants.red]\napi_keys = []", "api_keys"),
         (BASE + SECRET + '[tenants.red]\napi_keys = ["a b"]', "API key"),
         (BASE + SECRET + '[tenants.a]\napi_keys = ["k"]\n[tenants.b]\napi_keys = ["k"]', "once"),

@@ -64,6 +64,7 @@ class Services:
             "recompute_threshold_tokens": self.spec.recompute_threshold_tokens,
             "acquire_deadline_seconds": self.spec.acquire_deadline,
             "claim_start_by_seconds": self.spec.claim_start_by,
+            "cost_profile": "cpu-demo",
             "log_level": self.spec.log_level,
             "tenants": {name: {"api_keys": keys} for name, keys in self.spec.api_keys.items()},
         }
