@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from contraflow.agent.attachment import Attachment
 from contraflow.agent.codec import Granted
 from contraflow.agent.engines import Engines
+from contraflow.agent.feed import HandleFeed
 from contraflow.agent.mirror import MirroredHandle
+from contraflow.core.errors import HandleNotFound
+from contraflow.core.fleet import Engine
 from contraflow.core.handle import ClaimRequest
 
 MAX_PAGE_SIZE = 1000
@@ -30,8 +33,11 @@ class Agent:
     ``order_timeout``, in seconds, if the caller sets no deadline.
     """
 
-    def __init__(self, engines: Engines, *, acquire_timeout: float, order_timeout: float) -> None:
+    def __init__(
+        self, engines: Engines, feed: HandleFeed, *, acquire_timeout: float, order_timeout: float
+    ) -> None:
         self._engines = engines
+        self._feed = feed
         self._acquire_timeout = acquire_timeout
         self._order_timeout = order_timeout
 
@@ -73,18 +79,48 @@ class Agent:
 
     def list_handles(self, after: str, session_key: str, limit: int) -> Page:
         """Up to ``limit`` handles with ids behind ``after``, of one session or all."""
-        known = {
-            handle.handle_id: handle
-            for attachment in self._engines.attached()
-            for handle in attachment.mirror.live()
-            if handle.handle_id > after and session_key in ("", handle.session_key)
-        }
+        known = {one.handle_id: one for one in self._live(session_key) if one.handle_id > after}
         ids = sorted(known)
         return Page([known[one] for one in ids[:limit]], more=len(ids) > limit)
+
+    def get_handle(self, handle_id: str) -> MirroredHandle:
+        """A live handle. Raises HandleNotFound."""
+        for attachment in self._engines.attached():
+            if handle := attachment.mirror.get(handle_id):
+                return handle
+        raise HandleNotFound("the handle has ended or was never there", handle_id=handle_id)
+
+    async def watch_handles(self, session_key: str) -> AsyncGenerator[MirroredHandle | None, None]:
+        """The handles of one session or of all, None, then every change; a handle that ends
+        once more, with its last state. Raises Overloaded where changes are left unread.
+        """
+        with self._feed.watching(session_key) as watcher:
+            for handle in self._live(session_key):
+                yield handle
+            yield None
+            while True:
+                yield await watcher.next()
+
+    def drain(self, engine_id: str, draining: bool) -> Engine:
+        """Take an engine out of service for new turns, or put it back; the engine as it is now.
+
+        Raises EngineNotAttached, EngineIncarnationStale.
+        """
+        attachment = self._engines.find(engine_id)
+        attachment.drain(draining)
+        return attachment.engine
 
     def attached_engines(self) -> list[Attachment]:
         """Engines with a live link, by engine id."""
         return self._engines.attached()
+
+    def _live(self, session_key: str) -> list[MirroredHandle]:
+        return [
+            handle
+            for attachment in self._engines.attached()
+            for handle in attachment.mirror.live()
+            if session_key in ("", handle.session_key)
+        ]
 
 
 def _bounded(time_left: float | None, otherwise: float) -> float:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -30,7 +31,7 @@ from contraflow.core.errors import (
     Internal,
 )
 from contraflow.core.fleet import Engine
-from contraflow.core.handle import ClaimRequest
+from contraflow.core.handle import LIVE, ClaimRequest, State
 from contraflow.runtime.clock import Clock
 from contraflow.v1 import engine_link_service_pb2 as link_pb
 from contraflow.v1 import handle_pb2
@@ -42,20 +43,31 @@ AnswerT = TypeVar("AnswerT", bound=Answer)
 PullObserver = Callable[[str, handle_pb2.PullReport], None]
 """Gets the name of the outcome and the report."""
 
+HandleObserver = Callable[[MirroredHandle], None]
+"""Gets a handle as it is now; with its last state once it has ended."""
+
 
 class Attachment:
     """What is kept of one incarnation, across its links. Confined to the event loop."""
 
-    def __init__(self, engine: Engine, clock: Clock, observe_pull: PullObserver) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Clock,
+        observe_pull: PullObserver,
+        observe_handle: HandleObserver,
+    ) -> None:
         self.engine = engine
         self.mirror = HandleMirror()
         self.pulls: Counter[str] = Counter()
         self.changed = asyncio.Event()
-        """Set when the mirror may have changed; whoever publishes clears it."""
+        """Set when engine or mirror may have changed; whoever publishes clears it."""
         self._link: EngineLink | None = None
         self._claims = ClaimBook()
         self._clock = clock
         self._observe_pull = observe_pull
+        self._observe_handle = observe_handle
+        self._drain_ordered = False
 
     @property
     def link(self) -> EngineLink | None:
@@ -67,9 +79,15 @@ class Attachment:
         if self._link is not None:
             self._link.end(EngineIncarnationStale("a later link has taken over"))
         self._link = link
-        self.engine = hello.engine
+        self.engine = replace(hello.engine, draining=self.engine.draining)
+        before = self.mirror.live()
         self.mirror.replace(hello.handles)
-        claims = [handle.claim_id for handle in self.mirror.live() if handle.claim_id]
+        # How they ended was said when nobody heard it.
+        self._tell_lost(one for one in before if self.mirror.get(one.handle_id) is None)
+        live = self.mirror.live()
+        for handle in live:
+            self._observe_handle(handle)
+        claims = [handle.claim_id for handle in live if handle.claim_id]
         for record in self._claims.reconcile(claims):
             self._give_back(record)
         self.changed.set()
@@ -80,6 +98,22 @@ class Attachment:
             return False
         self._link = None
         return True
+
+    def drain(self, draining: bool) -> None:
+        """Take the engine out of service for new turns, or put it back; outlives its links."""
+        self._drain_ordered = True
+        self._set_draining(draining)
+
+    def resume_drain(self) -> None:
+        """An earlier agent process had the engine drain; what was ordered here counts more."""
+        if not self._drain_ordered:
+            self._set_draining(True)
+
+    def lose(self) -> None:
+        """The incarnation is gone for good, and its handles with it."""
+        lost = self.mirror.live()
+        self.mirror.replace([])
+        self._tell_lost(lost)
 
     async def acquire(self, request: ClaimRequest, timeout: float) -> Granted:
         """Ask the engine for a claim. Raises its denial, EngineUnresponsive after ``timeout``
@@ -141,6 +175,9 @@ class Attachment:
         """Drop handles whose lease has run out."""
         for handle in self.mirror.expire(self._clock.now()):
             self._claims.ended(handle.claim_id)
+            state = State.LAPSED if handle.state is State.CLAIMED else State.EXPIRED
+            self._observe_handle(replace(handle, state=state, claim_id=""))
+            self.changed.set()
 
     def _live_link(self) -> EngineLink:
         if self._link is None:
@@ -151,7 +188,17 @@ class Attachment:
         before = self.mirror.apply(handle)
         if before is not None and before.claim_id and before.claim_id != handle.claim_id:
             self._claims.ended(before.claim_id)
+        if _differ(before, handle):
+            self._observe_handle(handle)
         self.changed.set()
+
+    def _set_draining(self, draining: bool) -> None:
+        self.engine = replace(self.engine, draining=draining)
+        self.changed.set()
+
+    def _tell_lost(self, handles: Iterable[MirroredHandle]) -> None:
+        for handle in handles:
+            self._observe_handle(replace(handle, state=State.LOST, claim_id=""))
 
     def _granted(self, result: link_pb.AcquireResult, record: ClaimRecord) -> Granted:
         if result.HasField("denial"):
@@ -211,6 +258,12 @@ async def _within(timeout: float, reply: Reply, kind: type[AnswerT]) -> AnswerT:
     if not isinstance(answer, kind):
         raise Internal("the engine gave another answer than the one asked for")
     return answer
+
+
+def _differ(before: MirroredHandle | None, handle: MirroredHandle) -> bool:
+    if before is None:
+        return handle.state in LIVE  # the end of one that is not known was told before
+    return (before.state, before.claim_id) != (handle.state, handle.claim_id)
 
 
 def _is_grant(answer: Answer) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from typing import NoReturn
 
 import structlog
 
-from contraflow.agent.attachment import Attachment, PullObserver
+from contraflow.agent.attachment import Attachment, HandleObserver, PullObserver
 from contraflow.agent.codec import Introduction
 from contraflow.agent.link import EngineLink
 from contraflow.core.errors import EngineIdReused, EngineIncarnationStale, EngineNotAttached
@@ -18,6 +19,9 @@ log = structlog.get_logger()
 
 REMEMBERED = 256
 """Incarnations without a link that are remembered, to tell replaced from unknown."""
+
+EXPIRY_SECONDS = 1.0
+"""Handles whose lease has run out are dropped this often."""
 
 Incarnation = tuple[str, str]
 """Engine id and boot nonce."""
@@ -35,6 +39,7 @@ class Engines:
         clock: Clock,
         first_epoch: int,
         observe_pull: PullObserver,
+        observe_handle: HandleObserver,
         on_attached: Callable[[Attachment], None],
         on_detached: Callable[[Attachment], None],
         on_replaced: Callable[[Attachment], None],
@@ -42,6 +47,7 @@ class Engines:
         self._clock = clock
         self._epochs = count(first_epoch)
         self._observe_pull = observe_pull
+        self._observe_handle = observe_handle
         self._on_attached = on_attached
         self._on_detached = on_detached
         self._on_replaced = on_replaced
@@ -107,13 +113,22 @@ class Engines:
             if attachment.unlinked(link):
                 log.info("engine_detached", engine_id=hello.engine.engine_id, epoch=link.epoch)
                 self._on_detached(attachment)
+                if _incarnation(attachment) in self._replaced:
+                    self._end(attachment)
+
+    async def keep_expiring(self) -> NoReturn:
+        """Drop handles whose lease has run out, also of engines without a link."""
+        while True:
+            await self._clock.sleep(EXPIRY_SECONDS)
+            for attachment in self._known.values():
+                attachment.expire()
 
     def _incarnation_of(self, hello: Introduction) -> Attachment:
         engine = hello.engine
         key = (engine.engine_id, engine.boot_nonce)
         attachment = self._known.pop(key, None)
         if attachment is None:
-            attachment = Attachment(engine, self._clock, self._observe_pull)
+            attachment = Attachment(engine, self._clock, self._observe_pull, self._observe_handle)
             self._forget_old()
         self._replaced.discard(key)
         for other in self._known.values():
@@ -130,7 +145,11 @@ class Engines:
             self._replaced.add(key)
             log.info("engine_replaced", engine_id=old.engine.engine_id)
             if old.link is None:
-                self._on_replaced(old)
+                self._end(old)
+
+    def _end(self, old: Attachment) -> None:
+        old.lose()
+        self._on_replaced(old)
 
     def _forget_old(self) -> None:
         unlinked = [key for key, one in self._known.items() if one.link is None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from contraflow.agent.app import MAX_PAGE_SIZE
 from contraflow.agent.attachment import Attachment
 from contraflow.agent.config import AgentConfig
 from contraflow.agent.engines import Engines
+from contraflow.agent.feed import HandleFeed
 from contraflow.agent.metrics import MeteredAgent, PullMetrics, show_engines
 from contraflow.agent.private_socket import require_private_folder
 from contraflow.agent.registrar import Registrar
@@ -74,11 +76,13 @@ async def running(
             on_id_reused=engines.note_reuse,
         )
 
+    feed = HandleFeed()
     registrar = Registrar(new_registration)
     engines = Engines(
         clock,
         first_epoch=clock.wall_ms(),
         observe_pull=PullMetrics(registry).observe,
+        observe_handle=feed.tell,
         on_attached=registrar.attached,
         on_detached=registrar.detached,
         on_replaced=registrar.replaced,
@@ -86,6 +90,7 @@ async def running(
     show_engines(registry, engines)
     agent = MeteredAgent(
         engines,
+        feed,
         acquire_timeout=config.claim.acquire_timeout_seconds,
         order_timeout=config.claim.order_timeout_seconds,
         registry=registry,
@@ -108,13 +113,15 @@ async def running(
     if config.metrics_listen is not None:
         expose(registry, config.metrics_listen)
     try:
-        async with registrar.running():
+        async with asyncio.TaskGroup() as group, registrar.running():
+            expiring = group.create_task(engines.keep_expiring())
             await link_server.start()
             await server.start()
             log.info("serving", address=str(address), link_socket=str(config.link_socket))
             try:
                 yield address
             finally:
+                expiring.cancel()
                 await server.stop(_STOP_GRACE)
                 await link_server.stop(0)
                 log.info("stopped")

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry
 from contraflow.agent.app import Agent
 from contraflow.agent.codec import Granted
 from contraflow.agent.engines import Engines
+from contraflow.agent.feed import HandleFeed
 from contraflow.core.errors import ContraflowError
 from contraflow.core.handle import ClaimRequest
 from contraflow.runtime import metric_names
@@ -39,13 +40,16 @@ class MeteredAgent(Agent):
     def __init__(
         self,
         engines: Engines,
+        feed: HandleFeed,
         *,
         acquire_timeout: float,
         order_timeout: float,
         registry: CollectorRegistry,
         clock: Clock,
     ) -> None:
-        super().__init__(engines, acquire_timeout=acquire_timeout, order_timeout=order_timeout)
+        super().__init__(
+            engines, feed, acquire_timeout=acquire_timeout, order_timeout=order_timeout
+        )
         self._clock = clock
         self._seconds = histogram(registry, metric_names.AGENT_ACQUIRE_SECONDS)
 

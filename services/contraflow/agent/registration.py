@@ -33,6 +33,7 @@ _LONGEST_HEALTH_DELAY = 1.0  # seconds between probes of an engine that is start
 class Directory(Protocol):
     """What of ``runtime.directory_client.DirectoryClient`` is needed here."""
 
+    async def find_engine(self, engine_id: str) -> Engine | None: ...
     async def register(self, engine: Engine, ttl: float) -> Registration: ...
     async def renew(self, registration_id: str) -> Registration: ...
     async def deregister(self, registration_id: str) -> None: ...
@@ -101,7 +102,15 @@ class EngineRegistration:
         while not await self._is_healthy(self._attachment.engine.endpoint):
             await self._clock.sleep(backoff.next())
 
+    async def _resume_drain(self) -> None:
+        # An agent that starts again must not put back what an operator has taken out.
+        known = await self._directory.find_engine(self._attachment.engine.engine_id)
+        if known and known.draining and known.boot_nonce == self._attachment.engine.boot_nonce:
+            self._attachment.resume_drain()
+
     async def _hold_lease(self) -> str:
+        if self._registered is None:
+            await self._resume_drain()
         engine = replace(self._attachment.engine, agent_address=self._agent_address)
         registration = self._registration
         if registration is None or engine != self._registered:
@@ -121,8 +130,8 @@ class EngineRegistration:
         return registration.registration_id
 
     async def _publish(self, registration_id: str) -> None:
-        self._attachment.changed.clear()
         self._attachment.expire()
+        self._attachment.changed.clear()
         live = self._attachment.mirror.by_session()
         changes = self._publication.changes(sessions_of(live, self._agent_address))
         for sessions in _batches(changes.publish):

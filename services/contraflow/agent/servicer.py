@@ -6,6 +6,7 @@ import base64
 import binascii
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -16,10 +17,12 @@ from contraflow.agent.attachment import Attachment
 from contraflow.agent.config import ClaimConfig
 from contraflow.agent.engines import Engines
 from contraflow.core.errors import InvalidArgument
+from contraflow.core.fleet import Engine
 from contraflow.core.session import is_session_key
 from contraflow.runtime.clock import Clock
 from contraflow.v1 import agent_service_pb2 as pb
 from contraflow.v1 import engine_link_service_pb2 as link_pb
+from contraflow.v1 import engine_pb2
 from contraflow.v1.agent_service_pb2_grpc import AgentServiceServicer
 from contraflow.v1.engine_link_service_pb2_grpc import EngineLinkServiceServicer
 from contraflow.wire.convert import duration, engine_to_proto
@@ -83,14 +86,43 @@ class AgentServicer(AgentServiceServicer):
         self, request: pb.ListHandlesRequest, context: Context
     ) -> pb.ListHandlesResponse:
         """Handles known here, in pages."""
-        if request.session_key and not is_session_key(request.session_key):
-            raise InvalidArgument("a session key has 32 hex digits", field="session_key")
+        _require_session_key(request.session_key)
         limit = min(request.page_size or MAX_PAGE_SIZE, MAX_PAGE_SIZE)
         page = self._agent.list_handles(_after(request.page_token), request.session_key, limit)
         now = self._clock.now()
         return pb.ListHandlesResponse(
             handles=[codec.handle_to_proto(handle, now) for handle in page.handles],
             next_page_token=_token(page.handles[-1].handle_id) if page.more else "",
+        )
+
+    async def GetHandle(
+        self, request: pb.GetHandleRequest, context: Context
+    ) -> pb.GetHandleResponse:
+        """One live handle."""
+        codec.require_handle_id(request.handle_id, "handle_id")
+        handle = self._agent.get_handle(request.handle_id)
+        return pb.GetHandleResponse(handle=codec.handle_to_proto(handle, self._clock.now()))
+
+    async def WatchHandles(
+        self, request: pb.WatchHandlesRequest, context: Context
+    ) -> AsyncGenerator[pb.WatchHandlesResponse, None]:
+        """Handles that there are, the marker, then changes."""
+        _require_session_key(request.session_key)
+        async with aclosing(self._agent.watch_handles(request.session_key)) as handles:
+            async for handle in handles:
+                if handle is None:
+                    yield pb.WatchHandlesResponse(listed=pb.HandlesListed())
+                else:
+                    message = codec.handle_to_proto(handle, self._clock.now())
+                    yield pb.WatchHandlesResponse(handle=message)
+
+    async def DrainEngine(
+        self, request: pb.DrainEngineRequest, context: Context
+    ) -> pb.DrainEngineResponse:
+        """Take an engine out of service for new turns, or put it back."""
+        codec.require_id(request.engine_id, "engine_id")
+        return pb.DrainEngineResponse(
+            engine=self._described(self._agent.drain(request.engine_id, request.draining))
         )
 
     async def ListAttachedEngines(
@@ -102,14 +134,15 @@ class AgentServicer(AgentServiceServicer):
         )
 
     def _attached(self, attachment: Attachment) -> pb.AttachedEngine:
-        engine = engine_to_proto(attachment.engine)
-        engine.agent_address = self._advertise_address
         return pb.AttachedEngine(
-            engine=engine,
+            engine=self._described(attachment.engine),
             attach_epoch=attachment.link.epoch if attachment.link else 0,
             retained_handles=len(attachment.mirror),
             pulls=attachment.pulls,
         )
+
+    def _described(self, engine: Engine) -> engine_pb2.Engine:
+        return engine_to_proto(replace(engine, agent_address=self._advertise_address))
 
 
 class EngineLinkServicer(EngineLinkServiceServicer):
@@ -130,6 +163,11 @@ class EngineLinkServicer(EngineLinkServiceServicer):
             async with aclosing(link.orders(requests, attachment.on_event)) as orders:
                 async for order in orders:
                     yield order
+
+
+def _require_session_key(text: str) -> None:
+    if text and not is_session_key(text):
+        raise InvalidArgument("a session key has 32 hex digits", field="session_key")
 
 
 def _token(handle_id: str) -> str:

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import grpc
 import structlog
 
-from contraflow.core.errors import ContraflowError, RevisionCompacted, StoreUnavailable
+from contraflow.core.errors import (
+    ContraflowError,
+    NotFound,
+    RevisionCompacted,
+    StoreUnavailable,
+)
 from contraflow.core.fleet import Engine, Session
 from contraflow.runtime.address import Address
 from contraflow.runtime.backoff import Backoff
@@ -24,7 +29,13 @@ from contraflow.runtime.grpc_errors import (
 )
 from contraflow.v1 import directory_service_pb2 as pb
 from contraflow.v1.directory_service_pb2_grpc import DirectoryServiceStub
-from contraflow.wire.convert import duration, engine_to_proto, seconds, session_to_proto
+from contraflow.wire.convert import (
+    duration,
+    engine_from_proto,
+    engine_to_proto,
+    seconds,
+    session_to_proto,
+)
 
 if TYPE_CHECKING:
     from contraflow.v1.directory_service_pb2_grpc import DirectoryServiceAsyncStub
@@ -99,6 +110,17 @@ class DirectoryClient:
         )
         granted = seconds(response.ttl)
         return Registration(response.registration_id, granted, sent_at + granted)
+
+    async def find_engine(self, engine_id: str) -> Engine | None:
+        """The live engine of an id. Raises StoreUnavailable before a replica knows any."""
+        request = pb.GetEngineRequest(engine_id=engine_id)
+        try:
+            response = await self._call(
+                lambda stub: stub.GetEngine(request, timeout=self._call_timeout)
+            )
+        except NotFound:
+            return None
+        return engine_from_proto(response.engine)
 
     async def renew(self, registration_id: str) -> Registration:
         """Extend a registration. Raises RegistrationNotFound: register again, publish all."""

@@ -14,13 +14,14 @@ from tests.support.fake_engine_link import engine
 from contraflow.agent.attachment import Attachment
 from contraflow.agent.codec import Granted, Introduction, handle_from_proto
 from contraflow.agent.link import EngineLink
+from contraflow.agent.mirror import MirroredHandle
 from contraflow.core.errors import (
     EngineNotAttached,
     EngineUnresponsive,
     HandleClaimed,
     HandleNotFound,
 )
-from contraflow.core.handle import ClaimRequest
+from contraflow.core.handle import ClaimRequest, State
 from contraflow.v1 import engine_link_service_pb2 as pb
 from contraflow.v1 import errors_pb2, handle_pb2
 
@@ -40,9 +41,12 @@ class World:
 
     clock: ManualClock = field(default_factory=ManualClock)
     requests: asyncio.Queue[pb.AttachRequest] = field(default_factory=asyncio.Queue)
+    told: list[MirroredHandle] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.attachment = Attachment(engine(), self.clock, lambda outcome, report: None)
+        self.attachment = Attachment(
+            engine(), self.clock, lambda outcome, report: None, self.told.append
+        )
         self.link = EngineLink(1)
         self.attachment.linked(self.link, Introduction(engine(), []))
         self.orders = self.link.orders(self._requests(), self.attachment.on_event)
@@ -173,3 +177,67 @@ async def test_a_claim_whose_link_broke_is_given_back_once_the_engine_says_that_
     orders = second.orders(world._requests(), world.attachment.on_event)
     assert (await anext(orders)).HasField("welcome")
     assert (await anext(orders)).return_order.claim_id == "c1"
+
+
+def update(state: State, claim_id: str = "", ttl: int = 480) -> pb.HandleUpdate:
+    handle = handle_pb2.Handle(
+        handle_id=CLAIMED.handle_id,
+        engine_id=CLAIMED.engine_id,
+        state=f"HANDLE_STATE_{state}",
+        claim_id=claim_id,
+        ttl=Duration(seconds=ttl),
+    )
+    return pb.HandleUpdate(handle=handle)
+
+
+def states(world: World) -> list[str]:
+    return [handle.state for handle in world.told]
+
+
+async def test_every_change_of_a_handle_is_told_once() -> None:
+    world = World()
+    changes = [
+        update(State.RETAINED), update(State.CLAIMED, "c1"), update(State.CLAIMED, "c1"),
+        update(State.RETAINED), update(State.CLAIMED, "c2"), update(State.READ),
+        update(State.READ),
+    ]  # fmt: skip
+    for change in changes:
+        world.attachment.on_event(change)
+    assert states(world) == ["RETAINED", "CLAIMED", "RETAINED", "CLAIMED", "READ"]
+
+
+@pytest.mark.parametrize(
+    ("state", "claim_id", "end"),
+    [(State.RETAINED, "", State.EXPIRED), (State.CLAIMED, "c1", State.LAPSED)],
+)
+async def test_a_lease_that_runs_out_is_told_as_an_end(
+    state: State, claim_id: str, end: State
+) -> None:
+    world = World()
+    world.attachment.on_event(update(state, claim_id, ttl=5))
+    world.clock.advance(5)
+    world.attachment.expire()
+    world.attachment.on_event(update(end))  # the engine says so too
+    assert states(world) == [state, end]
+    assert world.told[-1].claim_id == ""
+
+
+async def test_handles_that_a_new_link_does_not_bring_are_told_as_lost() -> None:
+    world = World()
+    world.attachment.on_event(update(State.RETAINED))
+    kept = handle_from_proto(update(State.RETAINED).handle, world.clock.now())
+    assert kept is not None
+    world.attachment.linked(EngineLink(2), Introduction(engine(), [kept]))
+    assert states(world) == ["RETAINED", "RETAINED"]
+    world.attachment.linked(EngineLink(3), Introduction(engine(), []))
+    assert states(world) == ["RETAINED", "RETAINED", "LOST"]
+
+
+async def test_a_drain_outlives_links_and_an_older_agents_word() -> None:
+    world = World()
+    world.attachment.drain(True)
+    world.attachment.linked(EngineLink(2), Introduction(engine(), []))
+    assert world.attachment.engine.draining
+    world.attachment.drain(False)
+    world.attachment.resume_drain()
+    assert not world.attachment.engine.draining

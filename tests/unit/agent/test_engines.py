@@ -1,8 +1,10 @@
+import asyncio
 from contextlib import ExitStack
 
 import pytest
 from tests.support.clock import ManualClock
 from tests.support.fake_engine_link import engine
+from tests.unit.agent.test_mirror import handle
 
 from contraflow.agent.attachment import Attachment
 from contraflow.agent.codec import Introduction
@@ -16,10 +18,12 @@ class Watched:
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
+        self.clock = ManualClock()
         self.engines = Engines(
-            ManualClock(),
+            self.clock,
             first_epoch=1000,
             observe_pull=lambda outcome, report: None,
+            observe_handle=lambda handle: self.said.append((handle.state, handle.handle_id)),
             on_attached=self._note("attached"),
             on_detached=self._note("detached"),
             on_replaced=self._note("replaced"),
@@ -100,3 +104,30 @@ async def test_the_number_of_remembered_incarnations_is_bounded() -> None:
         watched.engines.find("e0")
     with pytest.raises(EngineIncarnationStale):
         watched.engines.find("e2")
+
+
+async def test_an_incarnation_that_was_replaced_while_it_was_linked_ends_with_its_link() -> None:
+    watched = Watched()
+    with ExitStack() as newer:
+        with ExitStack() as older:
+            _, link = older.enter_context(
+                watched.engines.attach(Introduction(engine("old"), [handle("1", "chat")]))
+            )
+            watched.attach(newer, engine("new"))
+            assert ("replaced", "old") not in watched.said
+        assert watched.said[-3:] == [("detached", "old"), ("LOST", "e/1"), ("replaced", "old")]
+        assert link.epoch == 1000
+
+
+async def test_leases_run_out_also_where_the_engine_has_no_link() -> None:
+    watched = Watched()
+    with ExitStack() as stack:
+        stack.enter_context(
+            watched.engines.attach(Introduction(engine("a"), [handle("1", "chat", 1005.0)]))
+        )
+    expiring = asyncio.create_task(watched.engines.keep_expiring())
+    await watched.clock.wait_for_sleepers()
+    watched.clock.advance(5.0)
+    await watched.clock.wait_for_sleepers()
+    expiring.cancel()
+    assert watched.said[-1] == ("EXPIRED", "e/1")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
+import pytest
 from tests.support.clock import ManualClock
 from tests.support.fake_engine_link import engine, session_key
 from tests.support.wait import until
@@ -38,10 +40,16 @@ class Directory:
         self.batches: list[int] = []
         self.failure: ContraflowError | None = None
         self.refused: set[str] = set()
+        self.engine: Engine | None = None
         self._count = 0
+
+    async def find_engine(self, engine_id: str) -> Engine | None:
+        self._maybe_fail()
+        return self.engine
 
     async def register(self, engine: Engine, ttl: float) -> Registration:
         self._maybe_fail()
+        self.engine = engine
         self._count += 1
         self.sessions.clear()
         self.lease = Registration(f"r{self._count}", ttl, self.clock.now() + ttl)
@@ -104,7 +112,9 @@ class World:
         self.directory = Directory(self.clock)
         self.healthy = True
         self.reused: list[str] = []
-        self.attachment = Attachment(engine("e"), self.clock, lambda outcome, report: None)
+        self.attachment = Attachment(
+            engine("e"), self.clock, lambda outcome, report: None, lambda handle: None
+        )
         self.handles = [
             handle(str(number), session_key(str(number)), expires_at=1e9)
             for number in range(sessions)
@@ -251,3 +261,36 @@ async def test_the_end_takes_engine_and_sessions_out() -> None:
     await world.registration.end()
     assert not world.directory.alive()
     await world.registration.end()
+
+
+async def test_a_drain_is_told_to_the_directory_at_once_and_again_after_its_loss() -> None:
+    world = World(sessions=2)
+
+    def told() -> bool:
+        return world.directory.engine is not None and world.directory.engine.draining
+
+    async with world.running():
+        await world.idle(0.0)
+        assert not told()
+        world.attachment.drain(True)
+        await until(told, "the directory knows")
+        await until(lambda: world.directory.sessions == world.expected(), "sessions are back")
+        world.directory.lose()
+        world.directory.engine = None
+        await world.idle(TTL / 3)
+        await world.idle(TTL / 3)
+        assert told()
+        world.attachment.drain(False)
+        await until(lambda: not told(), "it is taken back")
+
+
+@pytest.mark.parametrize(("nonce", "resumed"), [("nonce-1", True), ("another", False)])
+async def test_an_agent_that_starts_again_goes_on_draining_the_same_incarnation(
+    nonce: str, resumed: bool
+) -> None:
+    world = World()
+    world.directory.engine = replace(engine("e", boot_nonce=nonce), draining=True)
+    async with world.running():
+        await world.idle(0.0)
+        assert world.directory.engine.draining is resumed
+        assert world.attachment.engine.draining is resumed
