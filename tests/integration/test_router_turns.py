@@ -520,6 +520,6 @@ async def test_sessions_not_worth_a_pull(world: World, fields: Any, reason: str)
 
 
 async def test_no_session_no_pull(world: World) -> None:
-    answer = await world.chat()
+    answer = await world.chat(path="/v1/completions", prompt="hi")
     assert answer.plan["reason"] == "NO_SESSION"
     assert "session_id" not in world.decode.last.body

@@ -163,9 +163,11 @@ acquire_deadline_seconds = 5.0
 
 
 @asynccontextmanager
-async def router_world(config: RouterConfig | None = None) -> AsyncIterator[World]:
+async def router_world(
+    config: RouterConfig | None = None, agent: FakeAgent | None = None
+) -> AsyncIterator[World]:
     """1P1D: prefill engine p1, decode engine d1, one agent, a router that knows them."""
-    agent = FakeAgent()  # type: ignore[abstract]  # the router calls only two methods
+    agent = agent or FakeAgent()  # type: ignore[abstract]  # the router calls only two methods
     grpc = GrpcServer("agent", Limits())
     grpc.add(pb_grpc.add_AgentServiceServicer_to_server, agent, "contraflow.v1.AgentService")
     address = str(grpc.listen(Address(host="127.0.0.1", port=0)))

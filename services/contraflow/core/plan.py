@@ -33,9 +33,25 @@ class PlanReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Continuation:
+    """What a turn goes on from that names no session and is known by its messages.
+
+    ``key`` is the session key of the turn before, empty if nobody is known to hold anything
+    of it. Where this router has seen the reply that the client sends back, ``turn_id`` is the
+    turn that made it and ``engine_id`` the engine.
+    """
+
+    key: str = ""
+    turn_id: str = ""
+    engine_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TurnRequest:
     """What planning needs of a turn.
 
+    ``session_key`` is what the turn's own handle will be retained under; a turn that names its
+    session looks for the last handle under the same key, any other under that of ``continues``.
     ``skips_prefix_cache``: the engine would drop external tokens too (prompt_logprobs,
     echo, n > 1), so a handle would be consumed unread.
     """
@@ -43,6 +59,12 @@ class TurnRequest:
     model: str
     session_key: str = ""
     skips_prefix_cache: bool = False
+    continues: Continuation | None = None
+
+    @property
+    def lookup_key(self) -> str:
+        """The session key of the handle to pull; empty if there is none to look for."""
+        return self.session_key if self.continues is None else self.continues.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +99,11 @@ class Plan:
     handle_tokens: int = 0
     candidates: tuple[Candidate, ...] = field(default=(), repr=False)
 
+    @property
+    def hands_over(self) -> bool:
+        """False if the engines are of two classes: decode can read nothing of prefill."""
+        return _of_one_class(self.prefill, self.decode)
+
 
 def plan_turn(
     view: FleetView,
@@ -90,11 +117,14 @@ def plan_turn(
     Raises NoEligibleEngine if no decode or no prefill engine can serve the model.
     """
     home = _home(view, request)
-    decodes = _candidates(view, request, load, Role.DECODE, prefer=home)
+    twin = _first(view, _holders(view, request.session_key)) if request.continues else None
+    decodes = _candidates(view, request, load, Role.DECODE, prefer=home, lean=twin)
     decode = _best(decodes, Role.DECODE, request.model)
-    prefills = _candidates(view, request, load, Role.PREFILL, prefer=None)
+    prefills = _of_class(_candidates(view, request, load, Role.PREFILL), decode)
     prefill = _best(prefills, Role.PREFILL, request.model)
-    decision, reason, tokens, handle_id = _decide(view, request, prefill, home, policy, now)
+    decision, reason, tokens, handle_id = _decide(
+        view, request, prefill, decode, home, policy, now
+    )
     pull = decision is Decision.PULL
     return Plan(
         decode=decode,
@@ -109,16 +139,21 @@ def plan_turn(
 
 
 def _home(view: FleetView, request: TurnRequest) -> Engine | None:
-    if not request.session_key:
-        return None
+    holders = _holders(view, request.lookup_key)
+    if request.continues:
+        holders.insert(0, request.continues.engine_id)
+    return _first(view, holders)
+
+
+def _holders(view: FleetView, session_key: str) -> list[str]:
     # Our own affinity is at most one turn ahead of the directory, never behind it for
     # turns that came through here; another router's turn shows in the session record.
-    local = view.homes.get(request.session_key)
-    session = view.sessions.get(request.session_key)
-    for engine_id in (local, session.engine_id if session else None):
-        if engine_id and (engine := view.engines.get(engine_id)):
-            return engine
-    return None
+    session = view.sessions.get(session_key)
+    return [view.homes.get(session_key, ""), session.engine_id if session else ""]
+
+
+def _first(view: FleetView, engine_ids: list[str]) -> Engine | None:
+    return next((view.engines[one] for one in engine_ids if one in view.engines), None)
 
 
 def _candidates(
@@ -126,11 +161,16 @@ def _candidates(
     request: TurnRequest,
     load: Mapping[str, int],
     role: Role,
-    prefer: Engine | None,
+    prefer: Engine | None = None,
+    lean: Engine | None = None,
 ) -> tuple[Candidate, ...]:
     def of(engines: Mapping[str, Engine]) -> list[Candidate]:
         ordered = sorted(engines.values(), key=lambda engine: engine.engine_id)
-        return [_candidate(e, request, load, prefer) for e in ordered if e.role is role]
+        return [
+            _candidate(engine, request, _score(engine, load, prefer, lean))
+            for engine in ordered
+            if engine.role is role
+        ]
 
     registered, vanished = of(view.engines), of(view.vanished)
     if any(not candidate.rejected for candidate in registered):
@@ -139,17 +179,36 @@ def _candidates(
     return (*registered, *vanished)
 
 
-def _candidate(
-    engine: Engine, request: TurnRequest, load: Mapping[str, int], prefer: Engine | None
-) -> Candidate:
+def _of_class(prefills: tuple[Candidate, ...], decode: Engine) -> tuple[Candidate, ...]:
+    # One of another class can hand nothing over: it serves only where nobody else can.
+    if not any(_of_one_class(one.engine, decode) for one in prefills if not one.rejected):
+        return prefills
+    return tuple(
+        one
+        if one.rejected or _of_one_class(one.engine, decode)
+        else replace(one, rejected="of another compatibility class than the decode engine")
+        for one in prefills
+    )
+
+
+def _candidate(engine: Engine, request: TurnRequest, score: float) -> Candidate:
     rejected = ""
     if request.model not in engine.served_models:
         rejected = "serves another model"
     elif engine.draining:
         rejected = "draining"
-    at_home = prefer is not None and engine.engine_id == prefer.engine_id
-    score = 1.0 if at_home else -float(load.get(engine.engine_id, 0))
     return Candidate(engine, score, rejected)
+
+
+def _score(
+    engine: Engine, load: Mapping[str, int], prefer: Engine | None, lean: Engine | None
+) -> float:
+    if prefer is not None and engine.engine_id == prefer.engine_id:
+        return 1.0
+    # Where another conversation has left the same messages its owner can see the tie. No more
+    # than a lean: a popular opening must not gather all conversations on one engine.
+    leans = lean is not None and engine.engine_id == lean.engine_id
+    return 0.5 * leans - load.get(engine.engine_id, 0)
 
 
 def _best(candidates: tuple[Candidate, ...], role: Role, model: str) -> Engine:
@@ -163,6 +222,7 @@ def _decide(
     view: FleetView,
     request: TurnRequest,
     prefill: Engine,
+    decode: Engine,
     home: Engine | None,
     policy: Policy,
     now: float,
@@ -174,14 +234,22 @@ def _decide(
         return recompute(PlanReason.UNSUPPORTED_REQUEST)
     if not request.session_key:
         return recompute(PlanReason.NO_SESSION)
-    session = view.sessions.get(request.session_key)
-    current = session if session and home and session.engine_id == home.engine_id else None
-    expired = current is not None and current.expires_at <= now
-    known_locally = home is not None and request.session_key in view.homes
-    if home is None or ((current is None or expired) and not known_locally):
+    if home is None:
         return recompute(PlanReason.NO_HANDLE)
+    key = request.lookup_key
+    session = view.sessions.get(key)
+    if request.continues and not request.continues.turn_id and _is_shared(view, key, now):
+        return recompute(PlanReason.AMBIGUOUS_SESSION)
+    named = request.continues is not None and bool(request.continues.turn_id)
+    current = session if session and session.engine_id == home.engine_id else None
+    expired = current is not None and current.expires_at <= now
+    known_locally = named or key in view.homes
+    if (current is None or expired) and not known_locally:
+        return recompute(PlanReason.NO_HANDLE)
+    if current and named and current.branches > 1:
+        current = None  # the record tells of the newest branch only
     tokens = current.num_tokens if current else 0
-    if not _can_pull(prefill, home):
+    if not (_can_pull(prefill, home) and _of_one_class(prefill, decode)):
         return recompute(PlanReason.INCOMPATIBLE, tokens)
     if current and tokens < policy.recompute_threshold_tokens:
         return recompute(PlanReason.BELOW_THRESHOLD, tokens)
@@ -189,10 +257,23 @@ def _decide(
     return Decision.PULL, PlanReason.HANDLE_AVAILABLE, tokens, handle_id
 
 
+def _is_shared(view: FleetView, key: str, now: float) -> bool:
+    """True if more than one conversation is known to have left these messages."""
+    session = view.sessions.get(key)
+    if session is None or session.expires_at <= now:
+        return False
+    local = view.homes.get(key, session.engine_id)
+    return session.branches > 1 or (local != session.engine_id and local in view.engines)
+
+
 def _can_pull(prefill: Engine, home: Engine) -> bool:
     return (
         prefill.engine_id != home.engine_id
         and prefill.bidirectional
         and home.bidirectional
-        and prefill.compatibility_class == home.compatibility_class
+        and _of_one_class(prefill, home)
     )
+
+
+def _of_one_class(one: Engine, other: Engine) -> bool:
+    return one.compatibility_class == other.compatibility_class

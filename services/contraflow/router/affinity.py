@@ -1,10 +1,13 @@
-"""What only this router knows: last decode engines, and its own load."""
+"""What only this router knows: last decode engines, replies it has seen, and its own load."""
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+_SAME_REPLIES = 4  # as many as an engine keeps branches
 
 
 class Homes:
@@ -32,6 +35,44 @@ class Homes:
     def forget(self, session_key: str) -> None:
         """The directory knows better, or the handle has been claimed or denied."""
         self._engines.pop(session_key, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """Who made a reply. ``spent``: a turn that goes on from it has asked for its handle."""
+
+    turn_id: str
+    engine_id: str
+    spent: bool = False
+
+
+class Replies:
+    """Session key and digest of the reply to the turns that made it; bounded, oldest out first.
+
+    Tells conversations apart that have the same messages up to a reply.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._turns: OrderedDict[tuple[str, str], deque[Produced]] = OrderedDict()
+
+    def remember(self, session_key: str, reply_digest: str, produced: Produced) -> None:
+        """Call only after the decode leg has ended well."""
+        reply = session_key, reply_digest
+        self._turns.setdefault(reply, deque(maxlen=_SAME_REPLIES)).appendleft(produced)
+        self._turns.move_to_end(reply)
+        while len(self._turns) > self._capacity:
+            self._turns.popitem(last=False)
+
+    def find(self, session_key: str, reply_digest: str) -> Produced | None:
+        """The newest turn that is not spent, else any; None if the reply was not seen."""
+        turns = self._turns.get((session_key, reply_digest))
+        return turns[0] if turns else None
+
+    def spend(self, session_key: str, reply_digest: str) -> None:
+        """The handle that ``find`` told of is being asked for."""
+        if turns := self._turns.get((session_key, reply_digest)):
+            turns.append(replace(turns.popleft(), spent=True))
 
 
 class Load:

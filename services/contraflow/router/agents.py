@@ -40,7 +40,11 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A claim to ask for; ``hint_handle_id`` may be stale or empty."""
+    """A claim to ask for; ``hint_handle_id`` may be stale or empty.
+
+    ``message_digest`` is empty where the client names the session. With
+    ``produced_by_turn_id`` only the handle of that turn will do.
+    """
 
     claim_id: str
     tenant: str
@@ -48,6 +52,8 @@ class Wanted:
     engine_id: str
     agent_address: str
     hint_handle_id: str
+    message_digest: str = ""
+    produced_by_turn_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +118,8 @@ class Agents:
             session_key=wanted.session_key,
             engine_id=wanted.engine_id,
             hint_handle_id=wanted.hint_handle_id,
+            message_digest=wanted.message_digest,
+            produced_by_turn_id=wanted.produced_by_turn_id,
             start_by=self._start_by,
         )
         with domain_errors():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from contraflow.core.fleet import Session
 from contraflow.core.plan import Policy
-from contraflow.router.affinity import Homes, Load
+from contraflow.router.affinity import Homes, Load, Replies
 from contraflow.router.agents import Agents
 from contraflow.router.config import RouterConfig
 from contraflow.router.legs import Legs
@@ -44,18 +44,20 @@ class RouterApp:
         self.homes = Homes(config.max_affinities)
         self._client = UpstreamClient(config.engines)
         self._agents = Agents(config.acquire_deadline_seconds, config.claim_start_by_seconds)
+        replies = Replies(config.max_affinities)
         load = Load()
         planner = Planner(
-            replica, self.homes, load, Policy(config.recompute_threshold_tokens), clock
+            replica, self.homes, replies, load, Policy(config.recompute_threshold_tokens), clock
         )
         legs = Legs(self._client, config.engine_api_key, config.decode_timeout_seconds)
         turns = Turns(
             secret=secret,
             tenancy=self.tenancy,
             planner=planner,
-            prefill=Prefill(self._agents, legs, self.homes, clock, ids),
+            prefill=Prefill(self._agents, legs, self.homes, replies, clock, ids),
             legs=legs,
             homes=self.homes,
+            replies=replies,
             load=load,
             metrics=self.metrics,
             clock=clock,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contraflow.core.errors import NoEligibleEngine
 from contraflow.core.fleet import Engine, Role
 from contraflow.core.plan import Plan, Policy, TurnRequest, plan_turn
-from contraflow.router.affinity import Homes, Load
+from contraflow.router.affinity import Homes, Load, Produced, Replies
 from contraflow.runtime.clock import Clock
 from contraflow.runtime.fleet_replica import FleetReplica
 from contraflow.web import ApiError
@@ -19,11 +19,18 @@ class Planner:
     """Plans turns as of now."""
 
     def __init__(
-        self, replica: FleetReplica, homes: Homes, load: Load, policy: Policy, clock: Clock
+        self,
+        replica: FleetReplica,
+        homes: Homes,
+        replies: Replies,
+        load: Load,
+        policy: Policy,
+        clock: Clock,
     ) -> None:
         self.policy = policy
         self._replica = replica
         self._homes = homes
+        self._replies = replies
         self._load = load
         self._clock = clock
 
@@ -47,6 +54,22 @@ class Planner:
                 message = f"The model `{request.model}` does not exist."
                 raise ApiError(404, message, param="model") from error
             raise ApiError(503, f"{error}; try again later.", headers=_RETRY_AFTER) from error
+
+    def is_live(self, session_key: str) -> bool:
+        """True if a registered engine may hold a handle under the key."""
+        engines = self._replica.engines
+        if self._homes.by_key.get(session_key) in engines:
+            return True
+        session = self._replica.sessions.get(session_key)
+        return (
+            session is not None
+            and session.engine_id in engines
+            and session.expires_at > self._clock.now()
+        )
+
+    def produced(self, session_key: str, reply_digest: str) -> Produced | None:
+        """The turn under the key that made the reply, if it came through this router."""
+        return self._replies.find(session_key, reply_digest)
 
     def default_model(self) -> str:
         """For a request that names none: vLLM takes what it serves first, and so do we."""

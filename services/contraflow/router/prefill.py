@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import structlog
 
-from contraflow.core.errors import ContraflowError
-from contraflow.core.plan import Decision, Plan, PlanReason
+from contraflow.core.errors import AmbiguousSession, ContraflowError
+from contraflow.core.plan import Continuation, Decision, Plan, PlanReason
 from contraflow.core.transfer_params import for_plain_prefill, for_pulling_prefill
-from contraflow.router.affinity import Homes
+from contraflow.router.affinity import Homes, Replies
 from contraflow.router.agents import Agents, Claim, Wanted, denial_of
 from contraflow.router.legs import LegRequest, Legs, PrefillAnswer, prefill_answer
 from contraflow.router.turn_context import Turn
@@ -31,11 +31,18 @@ class Prefill:
     """
 
     def __init__(
-        self, agents: Agents, legs: Legs, homes: Homes, clock: Clock, new_id: Callable[[], str]
+        self,
+        agents: Agents,
+        legs: Legs,
+        homes: Homes,
+        replies: Replies,
+        clock: Clock,
+        new_id: Callable[[], str],
     ) -> None:
         self._agents = agents
         self._legs = legs
         self._homes = homes
+        self._replies = replies
         self._clock = clock
         self._new_id = new_id
 
@@ -58,26 +65,31 @@ class Prefill:
         """The home's grant, or None: then the turn is a recompute, with the denial reported."""
         if plan.home is None:
             return None
+        identity = turn.identity
+        continues = identity.continues or Continuation(identity.session_key)
         wanted = Wanted(
             claim_id=self._new_id(),
-            tenant=turn.identity.tenant,
-            session_key=turn.identity.session_key,
+            tenant=identity.tenant,
+            session_key=continues.key,
             engine_id=plan.home.engine_id,
             agent_address=plan.home.agent_address,
             hint_handle_id=plan.handle_id,
+            message_digest=continues.key if identity.continues else "",
+            produced_by_turn_id=continues.turn_id,
         )
+        # The next turn with the same reply shall ask for another handle.
+        self._replies.spend(continues.key, identity.reply_digest)
         report, started = turn.report, self._clock.now()
         try:
             claim = await self._agents.acquire(wanted)
         except ContraflowError as error:
-            denied = not isinstance(error, CallFailed)
             report.decision = Decision.RECOMPUTE
-            report.reason = PlanReason.ACQUIRE_DENIED if denied else PlanReason.ACQUIRE_TIMEOUT
+            report.reason = _reason(error)
             report.denial = denial_of(error)
             return None
         finally:
             # Claimed or denied, our own belief in a handle at home is used up.
-            self._homes.forget(turn.identity.session_key)
+            self._homes.forget(continues.key)
             report.seconds["acquire"] = self._clock.now() - started
         report.offered_tokens = claim.num_tokens
         return claim
@@ -127,3 +139,11 @@ class Prefill:
     def _leg(self, turn: Turn) -> LegRequest:
         # A first try may still be running in the engine, and is ended by its id.
         return replace(turn.leg, leg_id=self._new_id()) if turn.report.retried else turn.leg
+
+
+def _reason(error: ContraflowError) -> PlanReason:
+    if isinstance(error, CallFailed):
+        return PlanReason.ACQUIRE_TIMEOUT
+    if isinstance(error, AmbiguousSession):
+        return PlanReason.AMBIGUOUS_SESSION
+    return PlanReason.ACQUIRE_DENIED

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
+from contraflow.router.replies import ReplyReader
 from contraflow.web import (
-    Responder,
     SseFilter,
     UpstreamError,
     UpstreamResponse,
@@ -16,27 +17,54 @@ from contraflow.web import (
 from contraflow.web.headers import HeaderPair, Headers
 
 _MAX_JSON_BYTES = 256 * 1024 * 1024
-_DONE = (b"data: [DONE]\n\n", b"data: [DONE]\r\n\r\n")
+_DONE = (
+    b"data: [DONE]\n\n",
+    b"data: [DONE]\r\n\r\n",
+    b'data: {"type":"message_stop"}\n\n',  # of the Messages API
+)
 _OURS = frozenset({b"content-length", b"date", b"server", b"x-request-id", b"x-contraflow"})
+
+
+class Reply(Protocol):
+    """Where the answer of a turn goes: what turns use of ``web.Responder``."""
+
+    @property
+    def started(self) -> bool: ...
+    @property
+    def status(self) -> int: ...
+    def respond(self, status: int, headers: Headers = (), body: bytes = b"") -> None: ...
+    def start(self, status: int, headers: Headers = ()) -> None: ...
+    async def write(self, data: bytes) -> None: ...
+    def finish(self) -> None: ...
+    def abort(self) -> None: ...
 
 
 async def relay(
     response: UpstreamResponse,
-    responder: Responder,
+    responder: Reply,
     own_headers: Headers,
     on_first_byte: Callable[[], None],
+    on_end: Callable[[], None],
+    reader: ReplyReader | None = None,
 ) -> None:
     """Pass a response on as it arrives: an event stream in pieces, anything else whole.
 
-    ``on_first_byte`` is called before the first byte of the body is written.
+    ``on_first_byte`` is called before the first byte of the body is written, ``on_end`` when
+    a response of status 200 is complete, if it can be before its end is written: its client
+    may go on at once. ``reader`` is shown what passes.
     """
+    if response.status != 200:
+        on_end, reader = _nothing, None
     headers = client_headers(response.headers, own_headers)
     content_type = response.header(b"content-type") or b""
     if content_type.startswith(b"text/event-stream"):
-        await _stream(response, responder, headers, on_first_byte)
+        await _stream(response, responder, headers, on_first_byte, on_end, reader)
         return
     body, _ = take_transfer_params(await response.read(_MAX_JSON_BYTES))
+    if reader is not None:
+        reader.read(body)
     on_first_byte()
+    on_end()
     responder.respond(response.status, headers, body)
 
 
@@ -48,9 +76,11 @@ def client_headers(engine_headers: Headers, own_headers: Headers) -> list[Header
 
 async def _stream(
     response: UpstreamResponse,
-    responder: Responder,
+    responder: Reply,
     headers: list[HeaderPair],
     on_first_byte: Callable[[], None],
+    on_end: Callable[[], None],
+    reader: ReplyReader | None,
 ) -> None:
     events = SseFilter()
     responder.start(response.status, headers)
@@ -61,15 +91,25 @@ async def _stream(
         if first:
             on_first_byte()
             first = False
+        if reader is not None:
+            reader.feed(passed)
+        done = passed.endswith(_DONE)
+        if done:
+            on_end()
         await responder.write(passed)
-        if passed.endswith(_DONE):
+        if done:
             # Many clients leave at this event; the turn has ended well all the same.
             responder.finish()
             await _drain(response)
             return
+    on_end()
     if rest := events.finish():
         await responder.write(rest)
     responder.finish()
+
+
+def _nothing() -> None:
+    pass
 
 
 async def _drain(response: UpstreamResponse) -> None:

@@ -16,14 +16,16 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._:/@+-]")
 class TurnReport:
     """Filled while the turn runs. Times are in seconds, from the arrival of the request.
 
-    ``denial`` is a reason of the owner, TIMEOUT or UNREACHABLE. ``retried`` is true if the
-    prefill leg failed and was sent again, without a handle.
+    ``lookup_key`` is the session key of the handle that was looked for. ``denial`` is a
+    reason of the owner, TIMEOUT or UNREACHABLE. ``retried`` is true if the prefill leg failed
+    and was sent again, without a handle.
     """
 
     turn_id: str
     request_id: str
     tenant: str = ""
     session_key: str = ""
+    lookup_key: str = ""
     model: str = ""
     decision: str = ""
     reason: str = ""
@@ -61,6 +63,7 @@ class TurnReport:
             "request_id": self.request_id,
             "tenant": self.tenant,
             "session_key": self.session_key,
+            **({"lookup_key": self.lookup_key} if self.lookup_key != self.session_key else {}),
             "model": self.model,
             "status": self.status,
             "decision": self.decision,

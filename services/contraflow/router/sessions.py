@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import UNSET, Raw
 
-from contraflow.core.session import cache_salt, session_key
+from contraflow.core.plan import Continuation, TurnRequest
+from contraflow.core.session import cache_salt, message_chain, message_key, session_key
+from contraflow.router.affinity import Produced
+from contraflow.router.messages import canonical, kind_of, messages_of, reply_digest
 from contraflow.web import BodyError, find_header, get_str, remove_key
 from contraflow.web.headers import Headers
 from contraflow.web.json_splice import Fields
@@ -16,23 +19,78 @@ SESSION_HEADER = b"x-session-id"
 _XARGS = "vllm_xargs"
 
 
+class Known(Protocol):
+    """What a router knows of keys, when a request is identified."""
+
+    def is_live(self, session_key: str) -> bool:
+        """True if the view or this router's own affinities tell of a handle under the key."""
+
+    def produced(self, session_key: str, reply_digest: str) -> Produced | None:
+        """The turn under the key whose reply has this digest, if this router has seen it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose turn it is. The key is empty for a request that names no session."""
+    """Whose turn it is, and of which conversation.
+
+    ``session_key`` is what its handle is retained under; empty for a request that names no
+    session and has no messages. ``continues`` is set where the messages stand for a session,
+    with ``reply_digest`` of the reply that they go on from.
+    """
 
     tenant: str
     session_key: str
     cache_salt: str
+    continues: Continuation | None = None
+    reply_digest: str = ""
+
+    @property
+    def message_digest(self) -> str:
+        """The key again, where it is a digest of messages."""
+        return self.session_key if self.continues else ""
+
+    def request(self, model: str, *, skips_prefix_cache: bool = False) -> TurnRequest:
+        """What is to be planned."""
+        return TurnRequest(model, self.session_key, skips_prefix_cache, self.continues)
 
 
-def identify(secret: bytes, tenant: str, fields: Fields, headers: Headers) -> Identity:
-    """Derive the identity of a request. Raises BodyError for ids of a wrong type."""
-    session_id = _session_id(fields, headers)
-    return Identity(
-        tenant=tenant,
-        session_key=session_key(secret, tenant, session_id) if session_id else "",
-        cache_salt=cache_salt(secret, tenant, _client_salt(fields)),
-    )
+def identify(
+    secret: bytes,
+    tenant: str,
+    model: str,
+    path: str,
+    fields: Fields,
+    headers: Headers,
+    known: Known,
+) -> Identity:
+    """Derive the identity of a request.
+
+    A chat that names no session is the conversation that its messages are: it goes on from the
+    longest part of them that ends before a reply and of which a handle is ``known``. Raises
+    BodyError for ids of a wrong type.
+    """
+    salt = cache_salt(secret, tenant, _client_salt(fields))
+    if session_id := _session_id(fields, headers):
+        return Identity(tenant, session_key(secret, tenant, session_id), salt)
+    kind = kind_of(path)
+    messages = messages_of(kind, fields) if kind else []
+    try:
+        links = message_chain(secret, tenant, model, kind, map(canonical, messages))
+    except RecursionError:
+        links = []
+    if not links:
+        return Identity(tenant, "", salt)
+    own_key = message_key(secret, links[-1])
+    for count in range(len(messages) - 1, 0, -1):
+        reply = messages[count]
+        if reply.get("role") != "assistant":
+            continue
+        key, digest = message_key(secret, links[count - 1]), reply_digest(reply)
+        produced = known.produced(key, digest)
+        if known.is_live(key) or (produced is not None and not produced.spent):
+            turn, engine = (produced.turn_id, produced.engine_id) if produced else ("", "")
+            return Identity(tenant, own_key, salt, Continuation(key, turn, engine), digest)
+    return Identity(tenant, own_key, salt, Continuation())
 
 
 def engine_overrides(identity: Identity, fields: Fields) -> dict[str, Any]:

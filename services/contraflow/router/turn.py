@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import structlog
 
-from contraflow.core.plan import Plan, TurnRequest
+from contraflow.core.plan import Plan
 from contraflow.core.transfer_params import (
     OURS,
     Params,
@@ -16,12 +16,13 @@ from contraflow.core.transfer_params import (
     for_plain_decode,
     has_remote_blocks,
 )
-from contraflow.router.affinity import Homes, Load
+from contraflow.router.affinity import Homes, Load, Produced, Replies
 from contraflow.router.legs import LegRequest, Legs, PrefillAnswer
 from contraflow.router.metrics import RouterMetrics
 from contraflow.router.planning import Planner
 from contraflow.router.prefill import Prefill
-from contraflow.router.relay import client_headers, relay
+from contraflow.router.relay import Reply, client_headers, relay
+from contraflow.router.replies import ReplyReader
 from contraflow.router.report import TurnReport
 from contraflow.router.sessions import engine_overrides, identify
 from contraflow.router.tenancy import Tenancy
@@ -32,7 +33,6 @@ from contraflow.web import (
     ApiError,
     ClientDisconnected,
     Request,
-    Responder,
     SseEventTooLarge,
     UpstreamError,
     UpstreamTimeout,
@@ -40,6 +40,9 @@ from contraflow.web import (
 )
 
 log = structlog.get_logger()
+
+Observer = Callable[[TurnReport], Awaitable[None]]
+"""Called once a turn is planned, with the report that is filled from then on."""
 
 
 class Turns:
@@ -54,6 +57,7 @@ class Turns:
         prefill: Prefill,
         legs: Legs,
         homes: Homes,
+        replies: Replies,
         load: Load,
         metrics: RouterMetrics,
         clock: Clock,
@@ -65,19 +69,22 @@ class Turns:
         self._prefill = prefill
         self._legs = legs
         self._homes = homes
+        self._replies = replies
         self._load = load
         self._metrics = metrics
         self._clock = clock
         self._new_id = new_id
 
-    async def serve(self, request: Request, responder: Responder) -> None:
+    async def serve(
+        self, request: Request, responder: Reply, observer: Observer | None = None
+    ) -> None:
         """Answer a completion request. Raises ApiError where there is no answer to pass on."""
         started = self._clock.now()
         turn = self._identify(request, started)
         report = turn.report
         self._metrics.in_flight.inc()
         try:
-            await self._run(turn, responder)
+            await self._run(turn, responder, observer)
         except ApiError as error:
             report.status = error.status
             report.error = report.error or error.err_type
@@ -99,7 +106,10 @@ class Turns:
         body = parse_body(request.body)
         traits = traits_of(body)
         traits = replace(traits, model=traits.model or self._planner.default_model())
-        identity = identify(self._secret, tenant, body.fields, request.headers)
+        identity = identify(
+            self._secret, tenant, traits.model, request.path, body.fields, request.headers,
+            self._planner,
+        )  # fmt: skip
         turn_id = self._new_id()
         if body.stripped:
             log.warning("client_transfer_params_stripped", request_id=request.id, tenant=tenant)
@@ -112,11 +122,13 @@ class Turns:
         threshold = self._planner.policy.recompute_threshold_tokens
         return Turn(identity, traits, leg, report, started, threshold)
 
-    async def _run(self, turn: Turn, responder: Responder) -> None:
+    async def _run(self, turn: Turn, responder: Reply, observer: Observer | None) -> None:
         plan = self._plan(turn)
         with self._load.leg(plan.decode.engine_id):
+            if observer is not None:
+                await observer(turn.report)
             params = None
-            if turn.traits.two_legged:
+            if turn.traits.two_legged and plan.hands_over:
                 with self._load.leg(plan.prefill.engine_id):
                     answer = await self._prefill_leg(turn, plan)
                 if answer.status != 200:
@@ -124,19 +136,22 @@ class Turns:
                     responder.respond(answer.status, headers, answer.body)
                     return
                 params = self._decode_params(turn, answer)
+            elif turn.traits.two_legged:
+                # Blocks that nobody can read would stay pinned: decode computes the prompt.
+                params = turn.instruct(for_plain_decode(), turn.report.decision)
             await self._decode(turn, plan, params, responder)
 
     def _plan(self, turn: Turn) -> Plan:
-        request = TurnRequest(
-            model=turn.traits.model,
-            session_key=turn.identity.session_key,
-            skips_prefix_cache=not turn.traits.claimable,
+        request = turn.identity.request(
+            turn.traits.model, skips_prefix_cache=not turn.traits.claimable
         )
         plan = self._planner.plan_for_client(request)
         report = turn.report
+        report.lookup_key = request.lookup_key
         report.decision, report.reason = plan.decision, plan.reason
         report.decode = plan.decode.engine_id
-        report.prefill = plan.prefill.engine_id if turn.traits.two_legged else ""
+        legs = turn.traits.two_legged and plan.hands_over
+        report.prefill = plan.prefill.engine_id if legs else ""
         report.offered_tokens = plan.handle_tokens
         return plan
 
@@ -155,16 +170,25 @@ class Turns:
         return params
 
     async def _decode(
-        self, turn: Turn, plan: Plan, params: Params | None, responder: Responder
+        self, turn: Turn, plan: Plan, params: Params | None, responder: Reply
     ) -> None:
-        report = turn.report
+        report, key = turn.report, turn.identity.session_key
+        retained = params is not None and bool(key)
+        reader = ReplyReader() if retained and turn.identity.continues else None
 
         def first_byte() -> None:
             report.seconds["ttft"] = self._clock.now() - turn.started
 
+        def end() -> None:
+            if retained:
+                self._homes.remember(key, plan.decode.engine_id)
+            if reader is not None and (digest := reader.digest):
+                produced = Produced(report.turn_id, plan.decode.engine_id)
+                self._replies.remember(key, digest, produced)
+
         try:
             async with self._legs.decode(plan.decode, turn.leg, params) as response:
-                await relay(response, responder, (report.header(),), first_byte)
+                await relay(response, responder, (report.header(),), first_byte, end, reader)
         except (UpstreamError, SseEventTooLarge) as error:
             if not responder.started and isinstance(error, UpstreamError):
                 raise self._unanswered(turn, "decode", error) from error
@@ -172,9 +196,6 @@ class Turns:
             self._failed(report, type(error).__name__)
             log.warning("stream_broken", turn_id=report.turn_id, error=str(error))
             responder.abort()
-            return
-        if responder.status == 200 and params is not None and turn.identity.session_key:
-            self._homes.remember(turn.identity.session_key, plan.decode.engine_id)
 
     def _failed(self, report: TurnReport, kind: str) -> None:
         report.error = kind

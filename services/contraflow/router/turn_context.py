@@ -32,6 +32,7 @@ class Turn:
             turn_id=self.report.turn_id,
             claim_id=claim.claim_id if claim else "",
             decision=decision,
+            message_digest=self.identity.message_digest,
             min_pull_tokens=self.min_pull_tokens,
             proof=claim.proof if claim else None,
         )

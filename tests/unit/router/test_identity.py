@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from contraflow.core.session import cache_salt, is_session_key, session_key
+from contraflow.router.affinity import Produced
 from contraflow.router.sessions import Identity, engine_overrides, identify
 from contraflow.router.tenancy import DEFAULT_TENANT, Tenancy
 from contraflow.web import ApiError, BodyError, parse_body
@@ -19,9 +20,36 @@ def fields(**values: Any) -> dict[str, msgspec.Raw]:
     return parse_body(msgspec.json.encode(values)).fields
 
 
-def key_of(header: bytes = b"", tenant: str = "t", **values: Any) -> str:
+class Knowing:
+    """A router that knows these keys, and has seen these replies."""
+
+    def __init__(self, *live: str, replies: dict[tuple[str, str], Produced] | None = None) -> None:
+        self._live = live
+        self._replies = replies or {}
+
+    def is_live(self, session_key: str) -> bool:
+        return session_key in self._live
+
+    def produced(self, session_key: str, reply_digest: str) -> Produced | None:
+        return self._replies.get((session_key, reply_digest))
+
+
+def identified(
+    sent: dict[str, msgspec.Raw],
+    header: bytes = b"",
+    *,
+    secret: bytes = SECRET,
+    tenant: str = "t",
+    model: str = "m",
+    path: str = "/v1/chat/completions",
+    known: Knowing | None = None,
+) -> Identity:
     headers = [(b"x-session-id", header)] if header else []
-    return identify(SECRET, tenant, fields(**values), headers).session_key
+    return identify(secret, tenant, model, path, sent, headers, known or Knowing())
+
+
+def key_of(header: bytes = b"", tenant: str = "t", **values: Any) -> str:
+    return identified(fields(**values), header, tenant=tenant).session_key
 
 
 def test_without_keys_everyone_is_the_default_tenant() -> None:
@@ -62,7 +90,7 @@ def test_header_and_body_name_the_same_session() -> None:
 
 def test_tenants_and_secrets_tell_sessions_apart() -> None:
     assert key_of(session_id="s", tenant="t1") != key_of(session_id="s", tenant="t2")
-    other = identify(b"fedcba9876543210", "t", fields(session_id="s"), [])
+    other = identified(fields(session_id="s"), secret=b"fedcba9876543210")
     assert other.session_key != key_of(session_id="s")
 
 
@@ -75,12 +103,12 @@ def test_ids_of_a_wrong_type_are_refused_even_if_another_counts(name: str, value
 
 
 def test_salts() -> None:
-    plain = identify(SECRET, "t", fields(), [])
-    salted = identify(SECRET, "t", fields(cache_salt="mine"), [])
+    plain = identified(fields())
+    salted = identified(fields(cache_salt="mine"))
     assert plain.cache_salt == cache_salt(SECRET, "t")
     assert salted.cache_salt == cache_salt(SECRET, "t", "mine") != plain.cache_salt
     with pytest.raises(BodyError):
-        identify(SECRET, "t", fields(cache_salt=""), [])
+        identified(fields(cache_salt=""))
 
 
 def test_engines_get_keys_in_place_of_names() -> None:

@@ -11,7 +11,7 @@ from tests.support.clock import ManualClock
 from contraflow.core.fleet import Engine, Role
 from contraflow.core.instructions import Pull
 from contraflow.core.plan import Decision, Plan, PlanReason, Policy, TurnRequest
-from contraflow.router.affinity import Homes, Load
+from contraflow.router.affinity import Homes, Load, Replies
 from contraflow.router.planning import Planner, missing_roles, served_models
 from contraflow.router.relay import client_headers
 from contraflow.router.report import TurnReport, parse_header
@@ -110,7 +110,7 @@ def test_models_and_roles_of_a_view() -> None:
 
 def test_who_is_told_what_when_nothing_can_be_planned() -> None:
     replica = FleetReplica(ManualClock())
-    planner = Planner(replica, Homes(1), Load(), Policy(), ManualClock())
+    planner = Planner(replica, Homes(1), Replies(1), Load(), Policy(), ManualClock())
     with pytest.raises(ApiError) as caught:
         planner.plan_for_client(TurnRequest("m-d"))
     assert caught.value.status == 503  # an empty view knows nothing of models
