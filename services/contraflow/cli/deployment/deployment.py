@@ -195,7 +195,8 @@ class Deployment:
         self._progress.done(f"etcd, directory, agent and {_count(self.routers, 'router')} serve")
 
     async def _start_engines(self, process: Callable[..., ProcessSpec]) -> None:
-        agent = self.addresses.agent_socket if self.spec.with_services else ""
+        socket = self.spec.dialled.get("engines", self.addresses.agent_socket)
+        agent = socket if self.spec.with_services else ""
         engines = self._all_engines()
         if self.spec.engine is EngineKind.VLLM:
             self._warn_of_memory(len(engines))

@@ -33,7 +33,7 @@ class Services:
         """The directory."""
         config = {
             "listen": self.addresses.directory,
-            "etcd": {"endpoints": [self.addresses.etcd.removeprefix("http://")]},
+            "etcd": {"endpoints": [self._dialled("etcd", self.addresses.etcd)]},
             "log_level": self.spec.log_level,
         }
         return self._service("directory", "directory", config, DIRECTORY_TIER)
@@ -42,9 +42,9 @@ class Services:
         """The agent."""
         config = {
             "listen": self.addresses.agent,
-            "advertise_address": self.addresses.agent,
+            "advertise_address": self._dialled("agent", self.addresses.agent),
             "link_socket": self.addresses.agent_socket,
-            "directory": [self.addresses.directory],
+            "directory": [self._dialled("directory", self.addresses.directory)],
             "claim": {
                 "start_by_seconds": self.spec.claim_start_by,
                 "max_read_seconds": self.spec.claim_max_read,
@@ -59,7 +59,7 @@ class Services:
         config = {
             "listen": router.http.removeprefix("http://"),
             "grpc_listen": router.grpc,
-            "directory": [self.addresses.directory],
+            "directory": [self._dialled("directory", self.addresses.directory)],
             "cluster_secret": self.cluster_secret,
             "recompute_threshold_tokens": self.spec.recompute_threshold_tokens,
             "acquire_deadline_seconds": self.spec.acquire_deadline,
@@ -69,6 +69,9 @@ class Services:
             "tenants": {name: {"api_keys": keys} for name, keys in self.spec.api_keys.items()},
         }
         return self._service(router.name, "router", config, ROUTER_TIER)
+
+    def _dialled(self, name: str, listens: str) -> str:
+        return self.spec.dialled.get(name, listens).removeprefix("http://")
 
     def _service(
         self, name: str, command: str, config: Mapping[str, Any], tier: int

@@ -61,6 +61,9 @@ class DeploymentSpec:
     acquire_deadline: float = 2.0
     """Longest wait of a router for a claim: long, since everything shares a few cores."""
     recompute_threshold_tokens: int = 64
+    dialled: Mapping[str, str] = field(default_factory=dict)
+    """What others dial to reach ``etcd``, ``directory``, ``agent`` or ``engines`` (the agent's
+    socket), where a test stands in between. By default what it listens on."""
     api_keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Keys by tenant. Empty: nobody has to authenticate."""
     log_level: str = "info"
