@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,10 +127,3 @@ async def reference(http: aiohttp.ClientSession, endpoint: str, said: Said) -> l
         answer = await response.json()
     ids: list[int] = answer["choices"][0]["token_ids"]
     return ids
-
-
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float) -> None:
-    """Returns once it holds. Raises TimeoutError."""
-    async with asyncio.timeout(seconds):
-        while not await condition():
-            await asyncio.sleep(0.1)

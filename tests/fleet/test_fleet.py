@@ -16,8 +16,9 @@ import aiohttp
 import grpc
 import pytest
 import pytest_asyncio
-from tests.fleet.conversations import Client, Conversation, Said, Script, reference, until
+from tests.fleet.conversations import Client, Conversation, Said, Script, reference
 from tests.support.tap import Tap, tapped
+from tests.support.wait import until_good
 
 from contraflow.cli.deployment import Deployment, DeploymentSpec, EngineKind
 from contraflow.v1 import agent_service_pb2 as agent_pb
@@ -34,13 +35,12 @@ _NO_PROXY = [("grpc.enable_http_proxy", 0)]
 
 @dataclass(frozen=True)
 class Run:
-    """What came of it. ``sessions_left`` and ``handles_left`` are counted at the end, once the
-    handles of the last turns were released."""
+    """What came of it."""
 
     branches: list[Conversation]
     wrong: list[Said]
-    sessions_left: int
-    handles_left: int
+    left: tuple[int, int]
+    """Sessions and handles, once the handles of the last turns were released."""
     markers: list[str]
     logs: dict[str, bytes]
     messages: dict[str, list[bytearray]]
@@ -93,10 +93,14 @@ async def _run(deployment: Deployment, script: Script, taps: dict[str, Tap]) -> 
         )
         branches = [branch for branches in held for branch in branches]
         wrong = await _wrong(http, deployment.reference.endpoint, branches)
-    sessions, handles = await _ended(deployment)
-    logs = {path.name: path.read_bytes() for path in Path(deployment.run_dir).glob("*.log")}
+    left = await _ended(deployment)
+    logs = _logs(deployment.run_dir)
     messages = {name: tap.recorded for name, tap in taps.items()}
-    return Run(branches, wrong, sessions, handles, script.markers, logs, messages)
+    return Run(branches, wrong, left, script.markers, logs, messages)
+
+
+def _logs(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("*.log")}
 
 
 async def _wrong(
@@ -123,26 +127,15 @@ async def _ended(deployment: Deployment) -> tuple[int, int]:
     ):
         agent, directory = AgentServiceStub(agent_channel), DirectoryServiceStub(directory_channel)
 
-        async def handles() -> list[str]:
+        async def left() -> tuple[int, int]:
             page = await agent.ListHandles(agent_pb.ListHandlesRequest(), timeout=10)
-            return [handle.handle_id for handle in page.handles]
+            if ids := [handle.handle_id for handle in page.handles]:
+                release = agent_pb.ReleaseHandlesRequest(handle_ids=ids)
+                await agent.ReleaseHandles(release, timeout=30)
+            known = await directory.ListSessions(directory_pb.ListSessionsRequest(), timeout=10)
+            return len(known.sessions), len(ids)
 
-        async def sessions() -> int:
-            page = await directory.ListSessions(directory_pb.ListSessionsRequest(), timeout=10)
-            return len(page.sessions)
-
-        async def nothing_left() -> bool:
-            if ids := await handles():
-                await agent.ReleaseHandles(
-                    agent_pb.ReleaseHandlesRequest(handle_ids=ids), timeout=30
-                )
-            return not ids and not await sessions()
-
-        try:
-            await until(nothing_left, 60)
-        except TimeoutError:
-            return await sessions(), len(await handles())
-        return 0, 0
+        return await until_good(left, lambda counts: counts == (0, 0), within=60)
 
 
 async def test_every_answer_is_right(run: Run) -> None:
@@ -166,7 +159,7 @@ async def test_conversations_without_a_session_id_are_found_by_their_messages(ru
 
 
 async def test_nothing_is_left_at_the_end(run: Run) -> None:
-    assert (run.sessions_left, run.handles_left) == (0, 0)
+    assert run.left == (0, 0)
 
 
 async def test_no_log_line_tells_what_was_said(run: Run) -> None:

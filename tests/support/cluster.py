@@ -8,10 +8,10 @@ import json
 import random
 import tomllib
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 
@@ -27,10 +27,9 @@ from contraflow.v1 import agent_service_pb2 as agent_pb
 from contraflow.v1 import handle_pb2
 from contraflow.v1.agent_service_pb2_grpc import AgentServiceStub
 from contraflow.v1.router_service_pb2 import DECISION_PULL
+from tests.support.wait import until_good
 
 _GREEDY = {"model": MODEL_NAME, "temperature": 0, "return_token_ids": True, "ignore_eos": True}
-_PATIENCE_SECONDS = 20.0
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -161,7 +160,7 @@ class Cluster:
         async def delta() -> PromptTokens:
             return await self.counted() - before
 
-        return await _until(delta, lambda counted: counted.total >= tokens)
+        return await until_good(delta, lambda counted: counted.total >= tokens)
 
     # The owner.
 
@@ -202,19 +201,19 @@ class Cluster:
         self, session: str, count: int, within: float | None = None
     ) -> list[handle_pb2.Handle]:
         """The handles, once there are ``count`` of them."""
-        return await _until(
+        return await until_good(
             lambda: self.handles(session), lambda found: len(found) == count, within
         )
 
     async def until_unregistered(self) -> None:
         """Returns once no router sees a registered engine."""
         for router in self.deployment.routers:
-            await _until(partial(engines_in_view, router.grpc), lambda ids: not ids)
+            await until_good(partial(engines_in_view, router.grpc), lambda ids: not ids)
 
     async def until_planned(self, session: str, router: int) -> None:
         """Returns once a router would pull the session's handle."""
         target = self.deployment.routers[router].grpc
-        await _until(
+        await until_good(
             lambda: plan_turn(target, DEFAULT_TENANT, session, MODEL_NAME),
             lambda plan: plan.decision == DECISION_PULL,
         )
@@ -225,7 +224,7 @@ class Cluster:
 
     async def until_pinned_below(self, share: float, engine: EngineHandle | None = None) -> None:
         """Returns once an engine, D by default, has freed that much."""
-        await _until(partial(self.pinned, engine), lambda pinned: pinned < share)
+        await until_good(partial(self.pinned, engine), lambda pinned: pinned < share)
 
     async def decode_id(self) -> str:
         """Incarnation of the decode engine."""
@@ -244,21 +243,6 @@ class Cluster:
         return grpc.aio.insecure_channel(
             self.deployment.addresses.agent, options=[("grpc.enable_http_proxy", 0)]
         )
-
-
-async def _until(
-    read: Callable[[], Awaitable[T]], good: Callable[[T], bool], within: float | None = None
-) -> T:
-    """What ``read`` returns, once it is ``good``; AssertionError with the last one if never."""
-    value = await read()
-    try:
-        async with asyncio.timeout(within or _PATIENCE_SECONDS):
-            while not good(value):
-                await asyncio.sleep(0.05)
-                value = await read()
-    except TimeoutError:
-        raise AssertionError(f"still {value!r}") from None
-    return value
 
 
 def _post(base_url: str, path: str, body: Mapping[str, Any]) -> Reply:
