@@ -183,12 +183,18 @@ def describe_engine(
 ) -> Engine:
     """This incarnation as the directory shall know it.
 
-    ``compatibility_hash`` is vLLM's own, over versions, model, dtypes and attention backend.
+    ``compatibility_hash`` is vLLM's own, over versions, model, dtypes and attention backend;
+    what it leaves out, or may come to leave out, is bound into the class beside it. Role and
+    ``bidirectional`` are not: both sides of a pull differ in the one, and plans ask for the other.
     """
     model, cache, parallel = config.model_config, config.cache_config, config.parallel_config
     names = model.served_model_name
+    kv_dtype = _kv_dtype(config)
     layout = [
         compatibility_hash,
+        NIXL_CONNECTOR_VERSION,
+        model.model,
+        kv_dtype,
         cache.block_size,
         parallel.tensor_parallel_size,
         parallel.decode_context_parallel_size,
@@ -205,7 +211,7 @@ def describe_engine(
         model=model.model,
         block_size=cache.block_size,
         num_blocks=num_blocks,
-        kv_dtype=str(cache.cache_dtype),
+        kv_dtype=kv_dtype,
         tp_size=parallel.tensor_parallel_size,
         vllm_version=vllm.__version__,
         connector_version=NIXL_CONNECTOR_VERSION,
@@ -213,3 +219,9 @@ def describe_engine(
         trimmable=trimmable,
         compatibility_class=hashlib.sha256(json.dumps(layout).encode()).hexdigest()[:16],
     )
+
+
+def _kv_dtype(config: VllmConfig) -> str:
+    """As vLLM names it; "auto" is the dtype of the model."""
+    dtype = str(config.cache_config.cache_dtype)
+    return str(config.model_config.dtype).removeprefix("torch.") if dtype == "auto" else dtype

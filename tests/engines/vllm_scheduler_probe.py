@@ -65,6 +65,7 @@ from contraflow_connector.settings import Settings
 from contraflow_connector.vllm_compat import (
     EXPIRY_MARGIN_SECONDS,
     WorkerReport,
+    describe_engine,
     releases_of,
 )
 
@@ -636,6 +637,40 @@ def registering_memory_starts_the_link_once() -> None:
         assert described.compatibility_class
     finally:
         engine.half.shutdown()
+
+
+@case
+def engines_of_one_layout_are_of_one_class() -> None:
+    def described(role: str = "prefill", **fields: Any) -> Any:
+        told = {"bidirectional": True, "trimmable": True, "compatibility_hash": "h"} | fields
+        settings = Settings("", "", role)
+        return describe_engine(
+            CONFIG, settings, engine_id="e", boot_nonce="n", num_blocks=1, **told
+        )
+
+    plain = described()
+    assert plain.kv_dtype == "float32"  # of the model, for the cache's is "auto"
+    # Plans ask for these by themselves.
+    assert described("decode").compatibility_class == plain.compatibility_class
+    assert described(bidirectional=False).compatibility_class == plain.compatibility_class
+    classes = {
+        plain.compatibility_class,
+        described(trimmable=False).compatibility_class,
+        described(compatibility_hash="i").compatibility_class,
+    }
+    changes = [
+        (CONFIG.model_config, "model", "another"),
+        (CONFIG.model_config, "dtype", torch.bfloat16),
+        (CONFIG.cache_config, "cache_dtype", "fp8"),
+        (CONFIG.cache_config, "block_size", 2 * BLOCK),
+        (CONFIG.parallel_config, "tensor_parallel_size", 2),
+    ]
+    for part, name, value in changes:
+        with mock.patch.object(part, name, value):
+            classes.add(described().compatibility_class)
+    with mock.patch("contraflow_connector.vllm_compat.NIXL_CONNECTOR_VERSION", 99):
+        classes.add(described().compatibility_class)
+    assert len(classes) == 3 + len(changes) + 1
 
 
 def came_to(run: Callable[[], None]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -180,3 +181,54 @@ async def test_an_id_that_is_alive_elsewhere_is_never_pulled() -> None:
 
                 await eventually(refused, "the agent has learned of it")
                 assert await denied(other.acquire("c2", "chat")) is Reason.ENGINE_ID_REUSED
+
+
+async def test_an_id_that_is_reused_is_served_once_its_first_bearer_is_gone() -> None:
+    address = free_address()
+    async with (
+        HealthEndpoint().serving() as health,
+        directory_at(address) as directory,
+        running_agent([address], ttl=1.0) as one,
+        running_agent([address], ttl=1.0) as other,
+    ):
+        first = FakeEngineLink(engine(endpoint=health.url, boot_nonce="one"))
+        second = FakeEngineLink(engine(endpoint=health.url, boot_nonce="two"))
+        second.retain("chat")
+        await first.attach(one.link)
+        await registered(directory, "decode-1")
+        async with second.attached(other.link):
+            await first.detach()
+
+            async def served() -> bool:
+                known = await directory.engines()
+                return [found.boot_nonce for found in known.values()] == ["two"]
+
+            await eventually(served, "the second is registered")
+            assert await denied(other.acquire("c1", "chat")) is Reason.ENGINE_ID_REUSED
+
+
+async def test_ranks_behind_one_endpoint_are_registered_each_with_its_sessions() -> None:
+    address = free_address()
+    async with (
+        HealthEndpoint().serving() as health,
+        directory_at(address) as directory,
+        running_agent([address], ttl=300.0) as agent,
+        AsyncExitStack() as stack,
+    ):
+        ranks = [
+            FakeEngineLink(engine(f"rank-{rank}", endpoint=health.url, dp_rank=rank))
+            for rank in range(3)
+        ]
+        handles = [link.retain(f"chat-{link.engine.dp_rank}") for link in ranks]
+        for link in ranks:
+            await stack.enter_async_context(link.attached(agent.link))
+        await published(directory, *handles)
+        known = await directory.engines()
+        assert {name: found.dp_rank for name, found in known.items()} == {
+            "rank-0": 0, "rank-1": 1, "rank-2": 2,
+        }  # fmt: skip
+        again = FakeEngineLink(engine("rank-1-again", endpoint=health.url, dp_rank=1))
+        await ranks[1].detach()
+        await stack.enter_async_context(again.attached(agent.link))
+        await registered(directory, "rank-0", "rank-1-again", "rank-2")
+        await published(directory, handles[0], handles[2])

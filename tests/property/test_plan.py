@@ -82,6 +82,7 @@ def test_a_pull_is_only_ever_planned_where_it_can_be_made(
     assert home.bidirectional
     assert plan.prefill.bidirectional
     assert home.compatibility_class == plan.prefill.compatibility_class
+    assert plan.hands_over
     assert request.session_key
     assert not request.skips_prefix_cache
     record = view.sessions.get(request.session_key)
