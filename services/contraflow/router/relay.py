@@ -25,7 +25,7 @@ _DONE = (
 _OURS = frozenset({b"content-length", b"date", b"server", b"x-request-id", b"x-contraflow"})
 
 
-class Reply(Protocol):
+class ClientResponse(Protocol):
     """Where the answer of a turn goes: what turns use of ``web.Responder``."""
 
     @property
@@ -41,7 +41,7 @@ class Reply(Protocol):
 
 async def relay(
     response: UpstreamResponse,
-    responder: Reply,
+    responder: ClientResponse,
     own_headers: Headers,
     on_first_byte: Callable[[], None],
     on_end: Callable[[], None],
@@ -76,7 +76,7 @@ def client_headers(engine_headers: Headers, own_headers: Headers) -> list[Header
 
 async def _stream(
     response: UpstreamResponse,
-    responder: Reply,
+    responder: ClientResponse,
     headers: list[HeaderPair],
     on_first_byte: Callable[[], None],
     on_end: Callable[[], None],

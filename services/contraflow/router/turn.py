@@ -21,7 +21,7 @@ from contraflow.router.legs import LegRequest, Legs, PrefillAnswer
 from contraflow.router.metrics import RouterMetrics
 from contraflow.router.planning import Planner
 from contraflow.router.prefill import Prefill
-from contraflow.router.relay import Reply, client_headers, relay
+from contraflow.router.relay import ClientResponse, client_headers, relay
 from contraflow.router.replies import ReplyReader
 from contraflow.router.report import TurnReport
 from contraflow.router.sessions import engine_overrides, identify
@@ -76,7 +76,7 @@ class Turns:
         self._new_id = new_id
 
     async def serve(
-        self, request: Request, responder: Reply, observer: Observer | None = None
+        self, request: Request, responder: ClientResponse, observer: Observer | None = None
     ) -> None:
         """Answer a completion request. Raises ApiError where there is no answer to pass on."""
         started = self._clock.now()
@@ -122,7 +122,7 @@ class Turns:
         threshold = self._planner.policy.recompute_threshold_tokens
         return Turn(identity, traits, leg, report, started, threshold)
 
-    async def _run(self, turn: Turn, responder: Reply, observer: Observer | None) -> None:
+    async def _run(self, turn: Turn, responder: ClientResponse, observer: Observer | None) -> None:
         plan = self._plan(turn)
         with self._load.leg(plan.decode.engine_id):
             if observer is not None:
@@ -170,7 +170,7 @@ class Turns:
         return params
 
     async def _decode(
-        self, turn: Turn, plan: Plan, params: Params | None, responder: Reply
+        self, turn: Turn, plan: Plan, params: Params | None, responder: ClientResponse
     ) -> None:
         report, key = turn.report, turn.identity.session_key
         retained = params is not None and bool(key)
