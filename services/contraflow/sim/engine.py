@@ -190,13 +190,15 @@ class SimEngine:
             until = min(until, self._transfer.deadline())
         waits: list[asyncio.Task[object]] = [asyncio.create_task(self._wake.wait())]
         if until < float("inf"):
-            seconds = max(0.0, until - self._clock.now())
-            waits.append(asyncio.create_task(self._clock.sleep(seconds)))
+            waits.append(asyncio.create_task(self._sleep_until(until)))
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
+
+    async def _sleep_until(self, instant: float) -> None:
+        await self._clock.sleep(max(0.0, instant - self._clock.now()))
 
     def _look_again_at(self, instant: float) -> None:
         """Called by whoever changes the handle table, from any thread."""

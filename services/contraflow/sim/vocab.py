@@ -7,10 +7,6 @@ BYTES = 256
 
 EOS = 256
 BOS = 257
-SYSTEM = 258
-USER = 259
-ASSISTANT = 260
-TOOL = 261
-END_OF_MESSAGE = 262
 
 VOCAB_SIZE = 264
+"""Ids from 258 on stand for nothing yet."""
