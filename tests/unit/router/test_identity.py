@@ -7,8 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from contraflow.core.plan import Continuation
 from contraflow.core.session import cache_salt, is_session_key, session_key
 from contraflow.router.affinity import Produced
+from contraflow.router.messages import reply_digest
 from contraflow.router.sessions import Identity, engine_overrides, identify
 from contraflow.router.tenancy import DEFAULT_TENANT, Tenancy
 from contraflow.web import ApiError, BodyError, parse_body
@@ -109,6 +111,105 @@ def test_salts() -> None:
     assert salted.cache_salt == cache_salt(SECRET, "t", "mine") != plain.cache_salt
     with pytest.raises(BodyError):
         identified(fields(cache_salt=""))
+
+
+USER, REPLY, MORE = (
+    {"role": "user", "content": "hi"},
+    {"role": "assistant", "content": "yes?"},
+    {"role": "user", "content": "go on"},
+)
+SYSTEM = {"role": "system", "content": "be brief"}
+
+
+def chat(*messages: Any, known: Knowing | None = None, **values: Any) -> Identity:
+    return identified(fields(messages=messages), known=known, **values)
+
+
+def test_a_chat_without_an_id_is_its_messages() -> None:
+    first = chat(USER)
+    assert is_session_key(first.session_key)
+    assert first.message_digest == first.session_key
+    assert first.continues == Continuation()
+    others = [chat(MORE), chat(USER, REPLY), chat(USER, tenant="u"), chat(USER, model="n"),
+              chat(USER, path="/v1/messages"), chat(USER, secret=b"fedcba9876543210")]  # fmt: skip
+    assert len({first.session_key, *(other.session_key for other in others)}) == 7
+
+
+def test_an_id_goes_before_the_messages() -> None:
+    named = identified(fields(messages=[USER], session_id="s"))
+    assert named.session_key == session_key(SECRET, "t", "s")
+    assert named.continues is None
+    assert named.message_digest == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "values"),
+    [("/v1/completions", {"prompt": "hi"}), ("/v1/completions", {"messages": [USER]}),
+     ("/v1/chat/completions", {}), ("/v1/chat/completions", {"messages": []}),
+     ("/v1/chat/completions", {"messages": "hi"}), ("/v1/messages", {"system": "be brief"})],
+)  # fmt: skip
+def test_without_messages_there_is_no_session(path: str, values: Any) -> None:
+    found = identified(fields(**values), path=path)
+    assert (found.session_key, found.continues) == ("", None)
+
+
+def test_a_turn_goes_on_from_the_messages_before_the_newest_reply_that_is_known() -> None:
+    first, second = chat(USER).session_key, chat(USER, REPLY, MORE).session_key
+    third = (USER, REPLY, MORE, REPLY, MORE)
+    for live, expected in (((first, second), second), ((first,), first), ((), "")):
+        found = chat(*third, known=Knowing(*live))
+        assert found.continues == Continuation(expected)
+        assert found.session_key == chat(*third).session_key
+
+
+def test_an_edit_leaves_the_messages_before_it() -> None:
+    live = [chat(USER).session_key, chat(USER, REPLY, MORE).session_key]
+    edited = chat(USER, REPLY, USER, REPLY, MORE, known=Knowing(*live))
+    assert edited.continues == Continuation(live[0])
+
+
+def test_nothing_goes_on_from_messages_without_a_reply_behind_them() -> None:
+    live = [chat(SYSTEM).session_key, chat(SYSTEM, USER).session_key]
+    assert chat(SYSTEM, USER, known=Knowing(*live)).continues == Continuation()
+    assert chat(SYSTEM, USER, MORE, known=Knowing(*live)).continues == Continuation()
+    assert chat(SYSTEM, USER, REPLY, MORE, known=Knowing(live[0])).continues == Continuation()
+
+
+def test_the_turn_that_made_the_reply_is_named_where_it_was_seen() -> None:
+    first = chat(USER).session_key
+    seen = {(first, reply_digest(REPLY)): Produced("turn-1", "d1")}
+    found = chat(USER, REPLY, MORE, known=Knowing(replies=seen))
+    assert found.continues == Continuation(first, "turn-1", "d1")
+    assert found.reply_digest == reply_digest(REPLY)
+    other = chat(USER, {**REPLY, "content": "no"}, MORE, known=Knowing(first, replies=seen))
+    assert other.continues == Continuation(first)
+
+
+def test_a_spent_reply_is_named_but_is_no_reason_to_look() -> None:
+    first = chat(USER).session_key
+    spent = {(first, reply_digest(REPLY)): Produced("turn-1", "d1", spent=True)}
+    assert chat(USER, REPLY, MORE, known=Knowing(replies=spent)).continues == Continuation()
+    found = chat(USER, REPLY, MORE, known=Knowing(first, replies=spent))
+    assert found.continues == Continuation(first, "turn-1", "d1")
+
+
+def test_a_system_prompt_beside_the_messages_belongs_to_them() -> None:
+    def turn(system: Any, *messages: Any, known: Knowing | None = None) -> Identity:
+        sent = fields(messages=messages, system=system)
+        return identified(sent, path="/v1/messages", known=known)
+
+    first = turn("be brief", USER).session_key
+    assert first != turn("be long", USER).session_key
+    marked = [{"type": "text", "text": "be brief", "cache_control": {"type": "ephemeral"}}]
+    found = turn(marked, USER, REPLY, MORE, known=Knowing(first))
+    assert found.continues == Continuation(first)
+
+
+def test_deep_messages_are_for_the_engine_to_refuse() -> None:
+    deep: Any = "x"
+    for _ in range(700):
+        deep = [deep]
+    assert chat({"role": "user", "content": deep}).tenant == "t"
 
 
 def test_engines_get_keys_in_place_of_names() -> None:

@@ -11,7 +11,7 @@ from tests.support.clock import ManualClock
 from contraflow.core.fleet import Engine, Role
 from contraflow.core.instructions import Pull
 from contraflow.core.plan import Decision, Plan, PlanReason, Policy, TurnRequest
-from contraflow.router.affinity import Homes, Load, Replies
+from contraflow.router.affinity import Homes, Load, Produced, Replies
 from contraflow.router.planning import Planner, missing_roles, served_models
 from contraflow.router.relay import client_headers
 from contraflow.router.report import TurnReport, parse_header
@@ -63,6 +63,30 @@ def test_homes_keep_the_newest() -> None:
     homes.forget("a")
     homes.forget("unknown")
     assert homes.by_key == {"c": "engine-c"}
+
+
+def test_replies_tell_of_the_newest_turn_that_is_not_spent() -> None:
+    replies = Replies(2)
+    assert replies.find("k", "r") is None
+    replies.remember("k", "r", Produced("t1", "d1"))
+    replies.remember("k", "r", Produced("t2", "d2"))
+    assert replies.find("k", "r") == Produced("t2", "d2")
+    replies.spend("k", "r")
+    assert replies.find("k", "r") == Produced("t1", "d1")
+    replies.spend("k", "r")
+    assert replies.find("k", "r") == Produced("t2", "d2", spent=True)
+    replies.spend("k", "other")
+    assert replies.find("other", "r") is replies.find("k", "other") is None
+
+
+def test_replies_keep_the_newest() -> None:
+    replies = Replies(2)
+    for key in ("a", "b", "a", "c"):
+        replies.remember(key, "r", Produced(f"turn-{key}", "d"))
+    assert [key for key in "abc" if replies.find(key, "r")] == ["a", "c"]
+    for turn in range(9):
+        replies.remember("c", "r", Produced(f"turn-{turn}", "d"))
+    assert replies.find("c", "r") == Produced("turn-8", "d")
 
 
 def test_load_counts_legs_while_they_run() -> None:
