@@ -28,6 +28,13 @@ def run(spec: DeploymentSpec) -> int:
     return run_command(partial(_up, spec, Console()))
 
 
+_NEXT = (
+    "import json, sys; body, answer = map(json.loads, sys.argv[1:]); "
+    'body["messages"] += [answer["choices"][0]["message"], {"role": "user", "content": "Go on"}]; '
+    "print(json.dumps(body))"
+)
+
+
 async def _up(spec: DeploymentSpec, console: Console) -> int:
     progress = ConsoleProgress(console)
     async with Deployment(spec, progress=progress) as deployment:
@@ -43,8 +50,8 @@ def describe(deployment: Deployment) -> str:
         "model": MODEL_NAME,
         "session_id": "try-1",
         "messages": [{"role": "user", "content": "Hello"}],
-        "max_tokens": 64,
-        "stream": True,
+        "min_tokens": 96,
+        "max_tokens": 96,
     }
     services = [
         *((f"{router.name}, HTTP", f"{router.http}/v1") for router in deployment.routers),
@@ -63,10 +70,13 @@ def describe(deployment: Deployment) -> str:
         "",
         *(f"{name:<{width}}  {address}" for name, address in services),
         "",
-        "Try it. Send it again with the answer and another message appended: the response header",
-        "x-contraflow tells what was pulled.",
-        f"  curl -i {first.http}/v1/chat/completions -H 'content-type: application/json' \\",
-        f"    -d '{json.dumps(body)}'",
+        "Try it. The second request sends the answer back with another message: the response",
+        "header x-contraflow tells what was pulled.",
+        f"  BODY='{json.dumps(body)}'",
+        f"  URL={first.http}/v1/chat/completions; JSON='content-type: application/json'",
+        '  ANSWER=$(curl -s $URL -H "$JSON" -d "$BODY"); echo "$ANSWER"',
+        f'  NEXT=$(python3 -c \'{_NEXT}\' "$BODY" "$ANSWER")',
+        '  curl -si $URL -H "$JSON" -d "$NEXT" | grep x-contraflow',
         "",
         ABOUT_ENGINES[deployment.spec.engine],
         "Ctrl-C stops everything.",

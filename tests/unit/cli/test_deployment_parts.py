@@ -28,6 +28,7 @@ from contraflow.cli.deployment.engine_command import (
 from contraflow.cli.deployment.errors import SetupMissing
 from contraflow.cli.deployment.metrics import PromptTokens, parse_samples, prompt_tokens
 from contraflow.cli.deployment.ports import PortAllocator
+from contraflow.cli.deployment.process import ProcessSpec
 from contraflow.cli.deployment.project import ENGINE_PYTHON_VARIABLE, Project
 from contraflow.cli.deployment.services import Services
 from contraflow.cli.deployment.spec import DeploymentSpec, EngineKind
@@ -105,18 +106,25 @@ def test_roles_of_engines() -> None:
     )
 
 
+def real_process(spec: DeploymentSpec, handle: EngineHandle) -> ProcessSpec:
+    return vllm_process(
+        spec, handle, "unix:/s", python=Path("py"), model=Path("model"), scratch=Path("/scratch")
+    )
+
+
 def test_an_engine_gets_the_connector_and_environment_of_the_spec_but_the_reference_none() -> None:
     spec = DeploymentSpec(
         connector="Other", connector_module="other", engine_env={"PYTHONPATH": "/here"}
     )
-    ours = vllm_process(spec, engine(Role.PREFILL), Path("py"), Path("model"), "unix:/s")
+    ours = real_process(spec, engine(Role.PREFILL))
     config = json.loads(ours.command[ours.command.index("--kv-transfer-config") + 1])
     assert (config["kv_connector"], config["kv_connector_module_path"]) == ("Other", "other")
     assert ours.env["PYTHONPATH"] == "/here"
     assert ours.env["CONTRAFLOW_DEMO_CALM"] == "1"
+    assert ours.env["TMPDIR"] == "/scratch"
     assert ours.env["VLLM_CPU_OMP_THREADS_BIND"] == "1"
     assert ours.command[ours.command.index("--port") + 1] == "8100"
-    plain = vllm_process(spec, engine(None), Path("py"), Path("model"), "unix:/s")
+    plain = real_process(spec, engine(None))
     assert "--kv-transfer-config" not in plain.command
     assert "PYTHONPATH" not in plain.env
 
@@ -125,7 +133,7 @@ def test_a_sim_engine_is_told_what_a_real_one_is_told() -> None:
     spec = DeploymentSpec(engine=EngineKind.SIM, block_size=16, blocks=64)
     handle = engine(Role.DECODE)
     sim = sim_process(spec, handle, "unix:/s").command
-    real = vllm_process(spec, handle, Path("py"), Path("model"), "unix:/s").command
+    real = real_process(spec, handle).command
     for option in ("--port", "--block-size", "--num-gpu-blocks-override", "--kv-transfer-config"):
         assert sim[sim.index(option) + 1] == real[real.index(option) + 1]
     assert "--kv-transfer-config" not in sim_process(spec, engine(None), "unix:/s").command

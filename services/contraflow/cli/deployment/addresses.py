@@ -37,7 +37,7 @@ class Addresses:
     reference: EngineHandle | None
 
 
-def choose_addresses(spec: DeploymentSpec, sockets: Path, ports: PortAllocator) -> Addresses:
+def choose_addresses(spec: DeploymentSpec, scratch: Path, ports: PortAllocator) -> Addresses:
     """Free ports for a deployment. Raises PortInUse for the one that was asked for."""
     front_doors = [
         ports.take_fixed(spec.router_port) if spec.router_port and not i else ports.take()
@@ -61,7 +61,7 @@ def choose_addresses(spec: DeploymentSpec, sockets: Path, ports: PortAllocator) 
         etcd_peer=f"http://{target()}",
         directory=target(),
         agent=target(),
-        agent_socket=f"unix:{sockets / 'engines.sock'}",
+        agent_socket=f"unix:{scratch / 'engines.sock'}",
         routers=tuple(
             RouterHandle(f"router-{i}", f"http://{LOOPBACK}:{port}", target())
             for i, port in enumerate(front_doors, 1)

@@ -35,8 +35,8 @@ from contraflow.core.fleet import Role
 
 _SETUP_HINT = "run `make setup`, which repairs the engine environment"
 _KNOWN_SECONDS = 60.0
-_MAX_SOCKET_FOLDER = 80
-"""Bytes; the path of a socket may have 107."""
+_MAX_SCRATCH = 68
+"""Bytes; the path of a socket may have 107, and vLLM's names take 37."""
 
 
 class Deployment:
@@ -140,8 +140,8 @@ class Deployment:
         vllm = spec.engine is EngineKind.VLLM
         python = (spec.engine_python or self._project.engine_python()) if vllm else None
         self.run_dir = spec.run_dir or self._project.new_run_dir()
-        sockets = stack.enter_context(_socket_folder(self.run_dir))
-        self.addresses = choose_addresses(spec, sockets, PortAllocator())
+        scratch = stack.enter_context(_scratch_folder(self.run_dir))
+        self.addresses = choose_addresses(spec, scratch, PortAllocator())
         self._supervisor = await stack.enter_async_context(
             Supervisor(self.run_dir, grace=spec.stop_grace)
         )
@@ -154,7 +154,9 @@ class Deployment:
                 await self._start_services()
         async with self._timing("engines"):
             if python:
-                await self._start_engines(partial(vllm_process, python=python, model=model))
+                await self._start_engines(
+                    partial(vllm_process, python=python, model=model, scratch=scratch)
+                )
             else:
                 await self._start_engines(sim_process)
             if spec.with_services:
@@ -259,15 +261,13 @@ class Deployment:
 
 
 @contextmanager
-def _socket_folder(run_dir: Path) -> Iterator[Path]:
-    """A private folder for sockets; elsewhere if the run's lies too deep for their paths."""
-    folder = run_dir / "sockets"
-    if len(os.fsencode(folder)) <= _MAX_SOCKET_FOLDER:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        yield folder
-    else:
-        with tempfile.TemporaryDirectory(prefix="contraflow-") as other:
-            yield Path(other)
+def _scratch_folder(run_dir: Path) -> Iterator[Path]:
+    """A private folder for sockets and temporary files, gone at the end; elsewhere if the run's
+    lies too deep for the paths of sockets."""
+    deep = len(os.fsencode(run_dir)) + len("/tmp-12345678") > _MAX_SCRATCH
+    place, prefix = (None, "contraflow-") if deep else (run_dir, "tmp-")
+    with tempfile.TemporaryDirectory(dir=place, prefix=prefix, ignore_cleanup_errors=True) as made:
+        yield Path(made)
 
 
 def _count(things: Sequence[object], noun: str) -> str:

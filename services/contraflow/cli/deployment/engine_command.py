@@ -42,9 +42,16 @@ def cores_for(count: int, cores: Sequence[int] | None = None) -> list[int]:
 
 
 def vllm_process(
-    spec: DeploymentSpec, engine: EngineHandle, python: Path, model: Path, agent: str
+    spec: DeploymentSpec,
+    engine: EngineHandle,
+    agent: str,
+    *,
+    python: Path,
+    model: Path,
+    scratch: Path,
 ) -> ProcessSpec:
-    """A vLLM engine. ``agent`` is the gRPC target of its agent, or empty."""
+    """A vLLM engine. ``agent`` is the gRPC target of its agent, or empty; sockets and other
+    temporary files go to ``scratch``."""
     command = [
         str(python), "-m", "vllm.entrypoints.openai.api_server",
         "--model", str(model),
@@ -56,7 +63,7 @@ def vllm_process(
         "--disable-uvicorn-access-log",
         *spec.engine_args,
     ]  # fmt: skip
-    env = _environment(engine)
+    env = {**_environment(engine), "TMPDIR": str(scratch)}
     if engine.role is not None:
         env |= spec.engine_env
     return ProcessSpec(engine.name, command, tier=ENGINE_TIER, env=env, hint=_VLLM_HINT)
