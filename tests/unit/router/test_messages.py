@@ -100,7 +100,7 @@ def called(arguments: Any, call_id: str = "call_1", name: str = "look_up") -> Js
     }  # fmt: skip
 
 
-CALLING = {"role": "assistant", "content": None, "tool_calls": [called('{"q": "é", "n": 1}')]}
+CALLING: Json = {"role": "assistant", "content": None, "tool_calls": [called('{"q": "é", "n": 1}')]}
 
 
 def test_replies_that_a_client_has_written_anew() -> None:
