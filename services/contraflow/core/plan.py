@@ -88,6 +88,7 @@ class Plan:
     """Engines of both legs, the decision and everything that was considered.
 
     ``home`` is the engine to acquire from, set for PULL only; ``handle_id`` is a hint.
+    ``holder`` has the session's handle as far as is known, whether it is pulled or not.
     """
 
     decode: Engine
@@ -95,6 +96,7 @@ class Plan:
     decision: Decision
     reason: PlanReason
     home: Engine | None = None
+    holder: Engine | None = None
     handle_id: str = ""
     handle_tokens: int = 0
     candidates: tuple[Candidate, ...] = field(default=(), repr=False)
@@ -132,6 +134,7 @@ def plan_turn(
         decision=decision,
         reason=reason,
         home=home if pull else None,
+        holder=home if reason is not PlanReason.NO_HANDLE else None,
         handle_id=handle_id if pull else "",
         handle_tokens=tokens,
         candidates=(*decodes, *prefills),

@@ -5,14 +5,17 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 
+from contraflow.core.cost import PROFILES
 from contraflow.core.fleet import Session
 from contraflow.core.plan import Policy
 from contraflow.router.affinity import Homes, Load, Replies
 from contraflow.router.agents import Agents
 from contraflow.router.config import RouterConfig
+from contraflow.router.generate import Generations
 from contraflow.router.legs import Legs
 from contraflow.router.metrics import RouterMetrics
 from contraflow.router.planning import Planner
+from contraflow.router.plans import Plans
 from contraflow.router.prefill import Prefill
 from contraflow.router.routes import Routes
 from contraflow.router.servicer import RouterServicer
@@ -64,7 +67,9 @@ class RouterApp:
             new_id=ids,
         )
         self.routes = Routes(turns, replica, self.tenancy, self.metrics)
-        self.servicer = RouterServicer(secret, planner, replica)
+        self.generations = Generations(turns, self.metrics, planner.default_model)
+        plans = Plans(secret, planner, load, PROFILES[config.cost_profile])
+        self.servicer = RouterServicer(self.generations, plans, replica)
         replica.on_session(self._session_published)
 
     async def close(self) -> None:

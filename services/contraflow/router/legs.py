@@ -89,9 +89,16 @@ class Legs:
             (b"x-request-id", leg.leg_id.encode()),
             # Rank 0 exists everywhere, and several engines may share the endpoint.
             (b"x-data-parallel-rank", b"%d" % engine.dp_rank),
+            *_session(leg),
             *self._credentials,
             *(pair for pair in leg.request.headers if pair[0] in _FORWARDED),
         ]
+
+
+def _session(leg: LegRequest) -> list[HeaderPair]:
+    # The body says so too, but not all of vLLM's APIs look there.
+    session_id = leg.overrides.get("session_id")
+    return [(b"x-session-id", session_id.encode())] if isinstance(session_id, str) else []
 
 
 async def prefill_answer(response: UpstreamResponse) -> PrefillAnswer:

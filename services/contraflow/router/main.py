@@ -47,7 +47,8 @@ async def serve(
     app = RouterApp(config, secret, replica, clock)
     directory = DirectoryClient(config.directory, clock)
     http = HttpServer(app.routes.handle, limits=config.http)
-    grpc = GrpcServer("router", Limits())
+    # A prompt may be as long as one of the front door.
+    grpc = GrpcServer("router", Limits(max_message_bytes=config.http.max_body_bytes))
     grpc.add(add_RouterServiceServicer_to_server, app.servicer, SERVICE)
     try:
         grpc_address = grpc.listen(config.grpc_listen)
@@ -65,8 +66,11 @@ async def serve(
         log.info("draining", deadline_seconds=config.drain_deadline_seconds)
         app.routes.draining = True
         await grpc.set_serving(False)
-        cut = await http.shutdown(config.drain_deadline_seconds)
-        log.info("stopped", connections_cut=cut)
+        connections, calls = await asyncio.gather(
+            http.shutdown(config.drain_deadline_seconds),
+            app.generations.drain(config.drain_deadline_seconds),
+        )
+        log.info("stopped", connections_cut=connections, calls_cut=calls)
     finally:
         await grpc.stop(0)
         await app.close()

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from contraflow.router.generate_request import MESSAGES
+from contraflow.router.messages_api import MessagesApi, MessagesError
 from contraflow.router.metrics import RouterMetrics
 from contraflow.router.planning import missing_roles, served_models
 from contraflow.router.tenancy import Tenancy
@@ -29,6 +31,7 @@ class Routes:
         self._endpoints: dict[str, tuple[str, Endpoint]] = {
             "/v1/chat/completions": ("POST", turns.serve),
             "/v1/completions": ("POST", turns.serve),
+            MESSAGES: ("POST", MessagesApi(turns).serve),
             "/v1/models": ("GET", self._models),
             "/health": ("GET", self._health),
             "/metrics": ("GET", self._exposition),
@@ -43,6 +46,8 @@ class Routes:
             await endpoint(request, responder)
         except ApiError as error:
             self._metrics.error(error.err_type)
+            if request.path == MESSAGES:
+                raise MessagesError(error) from error
             raise
 
     async def _models(self, request: Request, responder: Responder) -> None:

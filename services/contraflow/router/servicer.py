@@ -1,11 +1,9 @@
-"""RouterService: decodes, asks the planner, encodes."""
+"""RouterService: decodes, asks, encodes."""
 
 from __future__ import annotations
 
-from contraflow.core.errors import InvalidArgument
-from contraflow.core.plan import Plan, TurnRequest
-from contraflow.core.session import session_key
-from contraflow.router.planning import Planner
+from contraflow.router.generate import Generations
+from contraflow.router.plans import Plans
 from contraflow.runtime.fleet_replica import FleetReplica
 from contraflow.runtime.grpc_interceptor import Context
 from contraflow.v1 import router_service_pb2 as pb
@@ -19,21 +17,20 @@ _MAX_AGE_SECONDS = 10 * 365 * 86_400.0
 
 
 class RouterServicer(pb_grpc.RouterServiceServicer):
-    """What the router would do, and what it knows."""
+    """Turns, what the router would do with one, and what it knows."""
 
-    def __init__(self, secret: bytes, planner: Planner, replica: FleetReplica) -> None:
-        self._secret = secret
-        self._planner = planner
+    def __init__(self, generations: Generations, plans: Plans, replica: FleetReplica) -> None:
+        self._generations = generations
+        self._plans = plans
         self._replica = replica
 
+    # gRPC's other way to stream, with `context.write`, which the stub does not know: the turn
+    # runs in the call's own task, so that a slow reader or a cancellation reaches it at once.
+    async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:  # type: ignore[override]
+        await self._generations.run(request, context)
+
     async def PlanTurn(self, request: pb.PlanTurnRequest, context: Context) -> pb.PlanTurnResponse:
-        if not request.tenant:
-            raise InvalidArgument("a tenant is needed", field="tenant")
-        key = ""
-        if request.session_id:
-            key = session_key(self._secret, request.tenant, request.session_id)
-        model = request.model or self._planner.default_model()
-        return plan_to_proto(self._planner.plan(TurnRequest(model, key)))
+        return self._plans.answer(request)
 
     async def ListViewEngines(
         self, request: pb.ListViewEnginesRequest, context: Context
@@ -44,24 +41,3 @@ class RouterServicer(pb_grpc.RouterServiceServicer):
             revision=self._replica.revision,
             age=duration(min(self._replica.age(), _MAX_AGE_SECONDS)),
         )
-
-
-def plan_to_proto(plan: Plan) -> pb.PlanTurnResponse:
-    """A plan as it travels."""
-    return pb.PlanTurnResponse(
-        decision=f"DECISION_{plan.decision}",
-        reason=f"DECISION_REASON_{plan.reason}",
-        prefill_engine_id=plan.prefill.engine_id,
-        decode_engine_id=plan.decode.engine_id,
-        handle_id=plan.handle_id,
-        handle_tokens=plan.handle_tokens,
-        candidates=[
-            pb.Candidate(
-                engine_id=candidate.engine.engine_id,
-                role=engine_to_proto(candidate.engine).role,
-                score=candidate.score,
-                rejected_reason=candidate.rejected,
-            )
-            for candidate in plan.candidates
-        ],
-    )

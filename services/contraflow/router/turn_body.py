@@ -9,6 +9,7 @@ from contraflow.web import RequestBody, get_str
 from contraflow.web.json_splice import Fields
 
 _LIST_OF_PROMPTS = re.compile(rb"\[\s*[^\s\d\-\]]")
+_FORCING_TYPE = re.compile(rb'"type"\s*:\s*"(any|tool)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,9 @@ class Traits:
 def traits_of(body: RequestBody) -> Traits:
     """Raises BodyError if a field that is looked at has the wrong type."""
     fields = body.fields
-    two_legged = not (_several_sequences(fields) or _skips_prefix_cache(fields))
+    two_legged = not (
+        _several_sequences(fields) or _skips_prefix_cache(fields) or _forces_a_tool_use(fields)
+    )
     return Traits(
         model=get_str(fields, "model") or "",
         # An echoed prompt may make the engine skip its prefix cache; a handle would be lost.
@@ -51,6 +54,13 @@ def _several_sequences(fields: Fields) -> bool:
     # A list is one prompt only if it is a list of token ids.
     prompt = fields.get("prompt")
     return prompt is not None and _LIST_OF_PROMPTS.match(memoryview(prompt)) is not None
+
+
+def _forces_a_tool_use(fields: Fields) -> bool:
+    # In the Messages API's form. vLLM decodes the input of such a use even where a prefill leg
+    # has cut it after one token, and answers with an error.
+    raw = fields.get("tool_choice")
+    return raw is not None and _FORCING_TYPE.search(memoryview(raw)) is not None
 
 
 def _skips_prefix_cache(fields: Fields) -> bool:

@@ -13,9 +13,9 @@ from contraflow.core.instructions import Pull
 from contraflow.core.plan import Decision, Plan, PlanReason, Policy, TurnRequest
 from contraflow.router.affinity import Homes, Load, Produced, Replies
 from contraflow.router.planning import Planner, missing_roles, served_models
+from contraflow.router.plans import plan_to_proto
 from contraflow.router.relay import client_headers
 from contraflow.router.report import TurnReport, parse_header
-from contraflow.router.servicer import plan_to_proto
 from contraflow.router.turn_body import Traits, traits_of
 from contraflow.runtime.fleet_replica import FleetReplica
 from contraflow.v1 import router_service_pb2 as pb
@@ -150,6 +150,6 @@ def test_who_is_told_what_when_nothing_can_be_planned() -> None:
 @pytest.mark.parametrize("reason", PlanReason)
 def test_every_plan_can_travel(decision: Decision, reason: PlanReason) -> None:
     plan = Plan(engine("d", Role.DECODE), engine("p", Role.PREFILL), decision, reason)
-    message = plan_to_proto(plan)
+    message = plan_to_proto(plan, Load())
     assert pb.Decision.Name(message.decision) == f"DECISION_{decision}"
     assert pb.DecisionReason.Name(message.reason) == f"DECISION_REASON_{reason}"
