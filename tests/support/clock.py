@@ -44,6 +44,13 @@ class ManualClock:
             if due <= self._now:
                 woken.set_result(None)
 
+    def advance_to_next(self) -> bool:
+        """Move on to when the next sleeper is due; False if nobody sleeps."""
+        due = min((due for due, _ in self._pending()), default=None)
+        if due is not None:
+            self.advance(max(0.0, due - self._now))
+        return due is not None
+
     def _pending(self) -> list[tuple[float, asyncio.Future[None]]]:
         self._sleepers = [entry for entry in self._sleepers if not entry[1].done()]
         return self._sleepers

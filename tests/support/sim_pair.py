@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from contraflow.core.handle import ClaimRequest, Handle
 from contraflow.core.instructions import Instructions
@@ -25,6 +25,8 @@ from contraflow.sim.options import SimOptions
 from contraflow.v1 import handle_pb2
 from contraflow.wire.params import params_from_proto, params_to_proto
 from tests.support.clock import ManualClock
+
+T = TypeVar("T")
 
 BLOCK = 16
 TOLD = Instructions(tenant="acme", session_key="0" * 32, turn_id="t1")
@@ -84,6 +86,18 @@ async def soon(condition: Callable[[], bool], what: str) -> None:
     raise AssertionError(f"not soon: {what}")
 
 
+async def played(clock: ManualClock, work: Coroutine[Any, Any, T]) -> T:
+    """Run ``work`` to its end; whenever everybody sleeps, time moves on."""
+    task = asyncio.ensure_future(work)
+    for _ in range(1_000_000):
+        for _ in range(30):
+            await asyncio.sleep(0)
+        if task.done():
+            break
+        clock.advance_to_next()
+    return await task
+
+
 class Pair:
     """The two engines, and what a router does with them."""
 
@@ -116,7 +130,7 @@ class Pair:
         *,
         max_tokens: int = 20,
         **fields: Any,
-    ) -> AsyncIterator[SimOutput]:
+    ) -> AsyncGenerator[SimOutput, None]:
         """A request that the caller drives. EOS is ignored unless asked for."""
         self._made += 1
         known: dict[str, Any] = {"request_id": f"r{self._made}", "ignore_eos": True}
@@ -149,10 +163,17 @@ class Pair:
         return await self.ask(self.decode, prompt, leg, max_tokens=max_tokens)
 
     def claim(
-        self, claim_id: str = "c1", *, start_by: float = 60.0, max_read: float = 10.0
+        self,
+        claim_id: str = "c1",
+        *,
+        start_by: float = 60.0,
+        max_read: float = 10.0,
+        hint: str = "",
     ) -> Handle:
         """The agent's order to D."""
-        request = ClaimRequest(claim_id, TOLD.tenant, TOLD.session_key, start_by, max_read)
+        request = ClaimRequest(
+            claim_id, TOLD.tenant, TOLD.session_key, start_by, max_read, hint_handle_id=hint
+        )
         return self.decode.retained.acquire(request)
 
     @staticmethod

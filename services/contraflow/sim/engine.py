@@ -6,7 +6,7 @@ import asyncio
 import heapq
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from collections.abc import Sequence as AbstractSequence
 from typing import Any
 
@@ -119,7 +119,7 @@ class SimEngine:
         if self._link is not None:
             await asyncio.to_thread(self._link.close)
 
-    def generate(self, request: SimRequest) -> AsyncIterator[SimOutput]:
+    def generate(self, request: SimRequest) -> AsyncGenerator[SimOutput, None]:
         """Run a request from the first ``anext`` on. Closing the iterator aborts it.
 
         Raises ValueError for a prompt that does not fit.
@@ -131,7 +131,7 @@ class SimEngine:
         """Forget what could be found; blocks in use stay."""
         self.pool.clear()
 
-    async def _outputs(self, request: SimRequest) -> AsyncIterator[SimOutput]:
+    async def _outputs(self, request: SimRequest) -> AsyncGenerator[SimOutput, None]:
         if self._failure is not None:
             raise self._failure
         seq = self._scheduler.add(request)
