@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 import contraflow
+from contraflow.cli.engine_sim import engine_sim
 
 _CONFIG = click.option(
     "--config",
@@ -137,6 +138,9 @@ def demo(engine: str) -> None:
     from contraflow.cli.deployment import EngineKind
 
     sys.exit(run(EngineKind(engine)))
+
+
+main.add_command(engine_sim)
 
 
 def _serve(service: str, config: Path) -> None:
