@@ -10,6 +10,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from contraflow.core.chain import Proof
 from contraflow.core.errors import (
+    AmbiguousSession,
     ClaimNotFound,
     ContraflowError,
     HandleClaimed,
@@ -174,6 +175,8 @@ class HandleTableMachine(RuleBasedStateMachine):
             hinted = [k for k in self.known if k.handle.handle_id == request.hint_handle_id]
             ended = hinted and hinted[0].state is State.EXPIRED
             return HandleExpired if ended else HandleNotFound
+        if request.message_digest and len(mine_too) > 1:
+            return AmbiguousSession
         newest = mine_too[-1]
         if newest.state is State.CLAIMED:
             return HandleClaimed

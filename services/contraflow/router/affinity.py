@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -54,12 +54,12 @@ class Replies:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._turns: OrderedDict[tuple[str, str], deque[Produced]] = OrderedDict()
+        self._turns: OrderedDict[tuple[str, str], tuple[Produced, ...]] = OrderedDict()
 
     def remember(self, session_key: str, reply_digest: str, produced: Produced) -> None:
         """Call only after the decode leg has ended well."""
         reply = session_key, reply_digest
-        self._turns.setdefault(reply, deque(maxlen=_SAME_REPLIES)).appendleft(produced)
+        self._turns[reply] = (produced, *self._turns.get(reply, ()))[:_SAME_REPLIES]
         self._turns.move_to_end(reply)
         while len(self._turns) > self._capacity:
             self._turns.popitem(last=False)
@@ -72,7 +72,7 @@ class Replies:
     def spend(self, session_key: str, reply_digest: str) -> None:
         """The handle that ``find`` told of is being asked for."""
         if turns := self._turns.get((session_key, reply_digest)):
-            turns.append(replace(turns.popleft(), spent=True))
+            self._turns[session_key, reply_digest] = (*turns[1:], replace(turns[0], spent=True))
 
 
 class Load:

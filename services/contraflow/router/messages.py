@@ -78,7 +78,7 @@ def reply_digest(message: Message) -> str:
 def digest_of(text_digest: bytes, calls: Iterable[tuple[Any, Any, Any]]) -> str:
     """As ``reply_digest``, from the SHA-256 of the text and the calls: id, name, arguments."""
     plain = [(call_id, name, _plain(_arguments(given))) for call_id, name, given in calls]
-    return hashlib.sha256(text_digest + _encoder.encode(plain)).hexdigest()
+    return hashlib.sha256(text_digest + _encoder.encode(plain)).hexdigest()[:32]
 
 
 def _chat_call(call: Message) -> tuple[Any, Any, Any]:
