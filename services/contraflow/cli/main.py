@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 import contraflow
+from contraflow.cli import operate
 from contraflow.cli.engine_sim import engine_sim
 
 _CONFIG = click.option(
@@ -26,7 +27,21 @@ _ENGINE = click.option(
 )  # fmt: skip
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(click.Group):
+    """Loads the operators' commands when they are named: services do without."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *operate.COMMANDS])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in operate.COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        module = import_module(f"contraflow.cli.operate.{cmd_name}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(contraflow.__version__, prog_name="contraflow")
 def main() -> None:
     """Control plane for bidirectional KV cache transfer between vLLM engines.
@@ -37,6 +52,7 @@ def main() -> None:
       contraflow demo --engine sim             the same in seconds, on simulated engines
       contraflow up --port 8000                keep a deployment running for OpenAI clients
       contraflow router --config router.toml   one service of a cluster
+      contraflow ps                            the engines of a cluster
 
     Exit status: 0 on success, 1 if something failed, 2 for wrong usage or configuration.
     """
@@ -141,6 +157,32 @@ def demo(engine: str) -> None:
 
 
 main.add_command(engine_sim)
+
+
+@main.command("wait-engine")
+@click.argument("endpoint", metavar="URL")
+@click.option(
+    "--within", type=click.FloatRange(min=0), default=2400.0, show_default=True,
+    metavar="SECONDS", help="The longest wait.",
+)  # fmt: skip
+@click.option(
+    "--pid", type=click.IntRange(min=1), metavar="N",
+    help="The engine's process: if it ends, so does the wait.",
+)  # fmt: skip
+def wait_engine(endpoint: str, within: float, pid: int | None) -> None:
+    """Wait until an engine answers. The units of systemd call it started then.
+
+    URL is the base of its OpenAI server.
+
+    \b
+    Example:
+      contraflow wait-engine http://10.0.0.5:8100 --within 600
+    """
+    from contraflow.cli.wait_engine import run
+
+    if not endpoint.startswith(("http://", "https://")):
+        raise click.BadParameter("must begin with http:// or https://", param_hint="URL")
+    sys.exit(run(endpoint, within, pid))
 
 
 def _serve(service: str, config: Path) -> None:
