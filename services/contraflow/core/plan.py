@@ -124,9 +124,7 @@ def plan_turn(
     decode = _best(decodes, Role.DECODE, request.model)
     prefills = _of_class(_candidates(view, request, load, Role.PREFILL), decode)
     prefill = _best(prefills, Role.PREFILL, request.model)
-    decision, reason, tokens, handle_id = _decide(
-        view, request, prefill, decode, home, policy, now
-    )
+    decision, reason, tokens, handle_id = _decide(view, request, prefill, decode, home, policy, now)
     pull = decision is Decision.PULL
     return Plan(
         decode=decode,
