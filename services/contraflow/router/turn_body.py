@@ -9,7 +9,7 @@ from contraflow.web import RequestBody, get_str
 from contraflow.web.json_splice import Fields
 
 _LIST_OF_PROMPTS = re.compile(rb"\[\s*[^\s\d\-\]]")
-_FORCING_TYPE = re.compile(rb'"type"\s*:\s*"(any|tool)"')
+_FORCING_TYPE = re.compile(rb'"type"\s*:\s*"tool"')
 
 
 @dataclass(frozen=True, slots=True)
