@@ -36,6 +36,8 @@ _NOTHING: tuple[int, bool] = (0, False)
 class ContraflowScheduler(NixlPullConnectorScheduler, Decisions):
     """vLLM's pull scheduler, with our decisions. Every hook is guarded: none may raise."""
 
+    _link: Link | None
+
     def __init__(
         self, vllm_config: VllmConfig, engine_id: str, kv_cache_config: Any, settings: Settings
     ):
