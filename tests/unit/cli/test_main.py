@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import contraflow
 from contraflow.cli.main import main
 
-COMMANDS = ("directory", "agent", "router", "up", "demo", "wait-engine")
+COMMANDS = ("directory", "agent", "router", "engine-sim", "up", "demo", "wait-engine")
 
 
 def test_version() -> None:
