@@ -642,7 +642,8 @@ def registering_memory_starts_the_link_once() -> None:
 @case
 def engines_of_one_layout_are_of_one_class() -> None:
     def described(role: str = "prefill", **fields: Any) -> Any:
-        told = {"bidirectional": True, "trimmable": True, "compatibility_hash": "h"} | fields
+        told: dict[str, Any] = {"bidirectional": True, "trimmable": True, **fields}
+        told.setdefault("compatibility_hash", "h")
         settings = Settings("", "", role)
         return describe_engine(
             CONFIG, settings, engine_id="e", boot_nonce="n", num_blocks=1, **told

@@ -90,15 +90,19 @@ class RunningAgent:
 async def running_agent(
     directory: Sequence[Address] = (NOBODY,),
     *,
+    listen: Address | None = None,
     link: str = "",
     acquire_timeout: float = 30.0,
     ttl: float = 10.0,
 ) -> AsyncIterator[RunningAgent]:
-    """An agent for as long as the context lasts; ``link`` to start it again at a socket."""
+    """An agent for as long as the context lasts; ``link`` to start it again at a socket.
+
+    With ``listen`` that is what it tells the directory, else an address nobody can reach.
+    """
     with tempfile.TemporaryDirectory(prefix="agent-") as folder:
         config = AgentConfig(
-            listen=Address("127.0.0.1", 0),
-            advertise_address=Address("agent.test", 7000),
+            listen=listen or Address("127.0.0.1", 0),
+            advertise_address=None if listen else Address("agent.test", 7000),
             link_socket=Address.parse(link or f"unix:{folder}/link.sock"),
             directory=list(directory),
             claim=ClaimConfig(acquire_timeout_seconds=acquire_timeout, order_timeout_seconds=30.0),

@@ -41,7 +41,10 @@ class _Commands(click.Group):
         return command
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(contraflow.__version__, prog_name="contraflow")
 def main() -> None:
     """Control plane for bidirectional KV cache transfer between vLLM engines.
