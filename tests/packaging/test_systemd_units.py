@@ -134,6 +134,13 @@ def test_every_file_that_an_operator_installs_is_in_the_instructions() -> None:
     assert files == {*(FOLDER / "env").iterdir(), *CONFIG.iterdir()}
 
 
+def test_the_instructions_give_commands_that_exist() -> None:
+    lines = re.findall(r"^ +/opt/contraflow/bin/contraflow (.*)$", README, flags=re.M)
+    assert lines
+    for name, *arguments in map(str.split, lines):
+        main.commands[name].make_context(name, arguments)  # raises UsageError
+
+
 @each(UNITS)
 def test_every_user_is_made_by_sysusers(unit: Unit) -> None:
     made = (FOLDER / "sysusers.d" / "contraflow.conf").read_text()
