@@ -101,10 +101,17 @@ async def played(clock: ManualClock, work: Coroutine[Any, Any, T]) -> T:
 class Pair:
     """The two engines, and what a router does with them."""
 
-    def __init__(self, prefill: SimEngine, decode: SimEngine, clock: ManualClock) -> None:
+    def __init__(
+        self,
+        prefill: SimEngine,
+        decode: SimEngine,
+        clock: ManualClock,
+        fabric: MemoryFabric | None = None,
+    ) -> None:
         self.prefill = prefill
         self.decode = decode
         self.clock = clock
+        self.fabric = fabric or MemoryFabric()
         self.links = {prefill.engine_id: FakeLink(), decode.engine_id: FakeLink()}
         self._made = 0
 
@@ -232,7 +239,7 @@ async def a_pair(
             options, clock=clock, fabric=fabric, make_link=make_link, instance=f"{name}-1"
         )
 
-    pair = Pair(engine("prefill", prefill or {}), engine("decode", decode or {}), clock)
+    pair = Pair(engine("prefill", prefill or {}), engine("decode", decode or {}), clock, fabric)
     async with running([pair.prefill, pair.decode]):
         pair.links = dict(zip((pair.prefill.engine_id, pair.decode.engine_id), links, strict=True))
         yield pair

@@ -111,6 +111,7 @@ class SimEngine:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._failure = RuntimeError("the engine is closed")
         for seq in self._scheduler.live():
             seq.status = Status.FINISHED
             seq.outputs.put_nowait(SimOutput([], "abort"))
@@ -122,7 +123,8 @@ class SimEngine:
     def generate(self, request: SimRequest) -> AsyncGenerator[SimOutput, None]:
         """Run a request from the first ``anext`` on. Closing the iterator aborts it.
 
-        Raises ValueError for a prompt that does not fit.
+        Raises ValueError for a prompt that does not fit. The iterator raises once the engine
+        is closed, or has died.
         """
         self._scheduler.check(request)
         return self._outputs(request)

@@ -161,8 +161,9 @@ class Scheduler:
         reads = not seq.request.skip_prefix_cache
         cached = self._pool.find(seq.keys((tokens - 1) // size)) if reads else []
         local, external = len(cached) * size, 0
-        if self._transfer is not None and reads:
-            external = self._transfer.matched(seq, local)
+        if self._transfer is not None:
+            matched = self._transfer.matched(seq, local)
+            external = matched if reads else 0  # vLLM asks all the same, and then does not read
         fresh = self._pool.allocate(blocks_for(tokens, size) - len(cached), cached)
         if fresh is None:
             return False

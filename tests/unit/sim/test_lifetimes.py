@@ -15,6 +15,7 @@ from tests.support.sim_pair import (
     a_prompt,
     expected,
     played,
+    running,
     soon,
 )
 
@@ -22,6 +23,8 @@ from contraflow.core.errors import HandleExpired, HandleNotFound
 from contraflow.core.handle import State
 from contraflow.core.transfer_params import OURS, for_plain_decode, for_plain_prefill
 from contraflow.sim.api import SimOutput
+from contraflow.sim.engine import SimEngine
+from contraflow.sim.options import SimOptions
 
 PROMPT = a_prompt(3 * BLOCK)
 PLAIN_DECODE = for_plain_decode() | {OURS: TOLD.to_json()}
@@ -110,6 +113,31 @@ async def test_a_pull_from_an_engine_that_is_gone_is_computed_instead() -> None:
         assert answer.tokens == await expected(history, 1)
         assert answer.last.num_cached_tokens == 0
         assert pair.prefill.counters.nixl_failed_transfers == 1
+
+
+async def test_nothing_is_read_from_another_engine_at_the_same_address() -> None:
+    async with a_pair() as pair:
+        history = await retained(pair)
+        params = pair.for_pull(pair.claim())
+        await pair.decode.close()
+        port = params["remote_port"]
+        successor = SimEngine(
+            SimOptions(role="decode", side_port=port), clock=pair.clock, fabric=pair.fabric
+        )
+        async with running([successor]):
+            answer = await pair.prefilled(history, params)
+        assert answer.pull["outcome"] == "FAILED"
+        assert answer.tokens == await expected(history, 1)
+
+
+async def test_nothing_is_read_from_memory_that_was_registered_anew() -> None:
+    async with a_pair() as pair:
+        history = await retained(pair)
+        params = pair.for_pull(pair.claim())
+        params["remote_registration_generation"] += 1
+        answer = await pair.prefilled(history, params)
+        assert answer.pull["outcome"] == "FAILED"
+        assert answer.tokens == await expected(history, 1)
 
 
 async def test_an_engine_that_dies_during_a_read_costs_no_turn() -> None:
@@ -262,6 +290,8 @@ async def test_closing_an_engine_ends_its_requests() -> None:
         await pair.prefill.close()
         outputs = [output async for output in stream]
         assert outputs[-1].finish_reason == "abort"
+        with pytest.raises(RuntimeError, match="closed"):
+            await pair.prefilled(PROMPT)
 
 
 async def pulling(engine: Any) -> None:

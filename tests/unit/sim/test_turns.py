@@ -208,14 +208,23 @@ async def test_engines_of_another_class_exchange_no_block(decode: dict[str, Any]
         )
 
 
-async def test_a_request_that_skips_the_cache_reads_nothing_and_spends_the_handle() -> None:
+async def test_a_request_that_skips_the_cache_reads_nothing_and_keeps_the_handle() -> None:
     async with a_pair() as pair:
         history = await retained(pair)
         params = pair.for_pull(pair.claim())
         answer = await pair.ask(pair.prefill, history, params, max_tokens=1, skip_prefix_cache=True)
         assert answer.tokens == await expected(history, 1)
         assert answer.last.num_cached_tokens == 0
-        await pair.nothing_is_held(pair.decode)
+        assert [handle.state for handle in pair.handles()] == ["CLAIMED"]
+
+
+async def test_a_decode_request_that_skips_the_cache_has_prefill_freed() -> None:
+    async with a_pair() as pair:
+        leg = pair.for_decode_leg(await pair.prefilled(a_prompt(50)))
+        answer = await pair.ask(pair.decode, a_prompt(50), leg, skip_prefix_cache=True)
+        assert answer.tokens == await expected(a_prompt(50))
+        assert answer.last.num_cached_tokens == 0
+        await pair.nothing_is_held(pair.prefill)
 
 
 async def test_an_engine_that_may_not_pull_declines_and_keeps() -> None:
