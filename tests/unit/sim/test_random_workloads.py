@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.sim_pair import TOLD, Pair, a_pair, a_prompt, expected
+from tests.support.sim_pair import BLOCK, TOLD, Pair, a_pair, a_prompt, expected
 
 from contraflow.core.errors import ContraflowError
 from contraflow.core.handle import ClaimRequest
@@ -29,12 +29,14 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Step:
-    """One turn. ``patience``: outputs after which a leg is given up; more than it has: never."""
+    """One turn. ``forgets``: P's prefix cache is cleared before. ``patience``: outputs after
+    which a leg is given up; more than it has: never."""
 
     conversation: int
     more: int
     made: int
     pulls: bool
+    forgets: bool
     rewrites: bool
     patience: int
     pause: float
@@ -45,14 +47,15 @@ STEPS = st.lists(
         Step,
         conversation=st.integers(0, 3),
         more=st.integers(1, 60),
-        made=st.integers(1, 40),
-        pulls=st.booleans(),
-        rewrites=st.booleans(),
-        patience=st.sampled_from([0, 1, 2, 20, 1000]),
-        pause=st.sampled_from([0.0, 0.001, 0.02, 1.0, 50.0]),
+        made=st.integers(1, 120),
+        pulls=st.sampled_from([True, True, False]),
+        forgets=st.booleans(),
+        rewrites=st.sampled_from([False, False, True]),
+        patience=st.sampled_from([1000, 1000, 1000, 1000, 20, 2, 1, 0]),
+        pause=st.sampled_from([0.0, 0.0, 0.001, 0.02, 1.0, 50.0]),
     ),
-    min_size=1,
-    max_size=14,
+    min_size=6,
+    max_size=20,
 )
 
 
@@ -73,7 +76,11 @@ class Client:
         talk.turns += 1
         if step.rewrites and len(talk.history) > 20:
             talk.history[len(talk.history) // 2] ^= 1
+        if len(talk.history) + step.more + step.made >= self.pair.decode.pool.capacity * BLOCK:
+            talk.history = a_prompt(9, talk.turns)
         prompt = [*talk.history, *a_prompt(step.more, talk.turns)]
+        if step.forgets:
+            self.pair.prefill.clear_prefix_cache()
         told = TOLD.to_json() | {"session_key": talk.key}
         params = {"do_remote_decode": True, "do_remote_prefill": False, OURS: told}
         if step.pulls and (pulling := self.claimed(talk)) is not None:
@@ -168,7 +175,9 @@ async def played(steps: list[Step], blocks: int, version: str) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    steps=STEPS, blocks=st.sampled_from([40, 60, 400]), version=st.sampled_from(["0.32", "0.33"])
+    steps=STEPS,
+    blocks=st.sampled_from([18, 30, 60, 400]),
+    version=st.sampled_from(["0.32", "0.33"]),
 )
 def test_right_answers_and_no_block_is_lost(steps: list[Step], blocks: int, version: str) -> None:
     async def bounded() -> None:
