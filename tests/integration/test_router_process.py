@@ -15,8 +15,10 @@ import aiohttp
 import grpc
 import pytest
 from tests.support.fake_engine import FakeEngine, Received
+from tests.support.router_stub import chat, failure, kinds, read
 from tests.support.wait import until
 
+from contraflow.core.errors import Reason
 from contraflow.core.fleet import Role
 from contraflow.directory.config import DirectoryConfig
 from contraflow.directory.main import serve as serve_directory
@@ -210,6 +212,46 @@ async def test_the_grpc_side_serves_plans_with_reasons(tmp_path: Path) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.PlanTurn(pb.PlanTurnRequest())
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_stop_lets_calls_finish(tmp_path: Path) -> None:
+    released = asyncio.Event()
+
+    async def hold(received: Received) -> None:
+        await released.wait()
+
+    async with (
+        FakeEngine("p1", Role.PREFILL) as prefill,
+        FakeEngine("d1", Role.DECODE) as decode,
+        running(tmp_path, prefill, decode) as router,
+        aiohttp.ClientSession() as session,
+        grpc.aio.insecure_channel(router.addresses["grpc"]) as channel,
+    ):
+        await until_healthy(session, router.url)
+        decode.script.between_chunks = hold
+        stub = RouterServiceStub(channel)
+        turn = asyncio.create_task(read(stub, chat()))
+        await until(lambda: bool(decode.received), "the turn runs")
+        ending = asyncio.create_task(router.end())
+        await until(lambda: _refuses(router.url), "the router drains")
+        _, error, _ = await failure(stub, chat())
+        assert error.reason is Reason.NO_ELIGIBLE_ENGINE
+        released.set()
+        assert kinds(await turn)[-1] == "result"
+        assert await ending == 0
+
+
+async def test_a_prompt_may_be_as_long_as_at_the_front_door(tmp_path: Path) -> None:
+    async with (
+        FakeEngine("p1", Role.PREFILL) as prefill,
+        FakeEngine("d1", Role.DECODE) as decode,
+        running(tmp_path, prefill, decode) as router,
+        aiohttp.ClientSession() as session,
+        grpc.aio.insecure_channel(router.addresses["grpc"]) as channel,
+    ):
+        await until_healthy(session, router.url)
+        events = await read(RouterServiceStub(channel), chat("x" * 5_000_000))
+        assert kinds(events)[-1] == "result"
 
 
 async def test_without_a_directory_it_waits_and_says_so(tmp_path: Path) -> None:

@@ -28,6 +28,32 @@ TOOL_CALL = {
 }
 
 
+def _of_messages(**event: Any) -> bytes:
+    data = json.dumps(event, separators=(",", ":"))
+    return f"event: {event['type']}\ndata: {data}\n\n".encode()
+
+
+_TEXT = {"type": "text", "text": ""}
+MESSAGES_STREAM = (
+    _of_messages(
+        type="message_start",
+        message={"id": "msg-1", "usage": {"input_tokens": 300, "output_tokens": 0}},
+    ),
+    _of_messages(type="content_block_start", index=0, content_block=_TEXT),
+    _of_messages(
+        type="content_block_delta", index=0, delta={"type": "text_delta", "text": "to be \u00e9"}
+    ),
+    _of_messages(type="content_block_stop", index=0),
+    _of_messages(
+        type="message_delta",
+        delta={"stop_reason": "end_turn", "stop_sequence": None},
+        usage={"input_tokens": 100, "cache_read_input_tokens": 200, "output_tokens": 2},
+    ),
+    _of_messages(type="message_stop"),
+)
+"""A stream of the Messages API as vLLM writes it."""
+
+
 @dataclass(slots=True)
 class Received:
     """One request as it came; header names in lower case."""
@@ -61,6 +87,8 @@ class EngineScript:
     pull: Callable[[Received], Pull | None] = lambda received: None
     params: Callable[[Received], Json | None] | None = None
     """In place of the engine's own parameters."""
+    events: Callable[[Received], list[bytes]] | None = None
+    """In place of the engine's own stream."""
     message: Json = field(default_factory=lambda: {"role": "assistant", "content": "to be"})
 
 
@@ -100,6 +128,7 @@ class FakeEngine:
         app = web.Application(client_max_size=2**26)
         app.router.add_post("/v1/chat/completions", self._serve)
         app.router.add_post("/v1/completions", self._serve)
+        app.router.add_post("/v1/messages", self._serve)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -172,6 +201,14 @@ class FakeEngine:
         params = self.script.params or self.own_params
         if received.body.get("stream"):
             return await self._stream(request, received, params(received))
+        if received.path == "/v1/messages":
+            content = [{"type": "text", "text": "to be"}]
+            return web.json_response({
+                "id": "msg-1", "type": "message", "role": "assistant", "content": content,
+                "model": received.body.get("model"), "stop_reason": "end_turn",
+                "usage": {"input_tokens": 100, "cache_read_input_tokens": 200, "output_tokens": 2},
+                "kv_transfer_params": params(received),
+            })  # fmt: skip
         return web.json_response({
             "id": "cmpl-1", "object": "chat.completion", "model": received.body.get("model"),
             "choices": [{"index": 0, "message": self.script.message, "finish_reason": "stop"}],
@@ -185,7 +222,7 @@ class FakeEngine:
         response = web.StreamResponse()
         response.content_type = "text/event-stream"
         await response.prepare(request)
-        chunks = self.stream_chunks(params)
+        chunks = self._events(received, params)
         for index, chunk in enumerate(chunks):
             await response.write(chunk)
             if index < len(chunks) - 1 and self.script.between_chunks is not None:
@@ -194,6 +231,13 @@ class FakeEngine:
             await self.script.before_end(received)
         await response.write_eof()
         return response
+
+    def _events(self, received: Received, params: Json | None) -> list[bytes]:
+        if self.script.events is not None:
+            return self.script.events(received)
+        if received.path == "/v1/messages":
+            return list(MESSAGES_STREAM)
+        return self.stream_chunks(params)
 
     def stream_chunks(self, params: Json | None) -> list[bytes]:
         """The events of a stream, as bytes, with transfer parameters where 0.33 has them."""
