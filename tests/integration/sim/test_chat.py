@@ -181,11 +181,12 @@ async def test_blocks_of_tools_are_the_turns_that_chat_has(
 ) -> None:
     client = await serve(engine)
     use = {"type": "tool_use", "id": "t1", "name": "query", "input": {"statement": "SELECT 1"}}
+    thought = {"type": "thinking", "thinking": "Hm."}
     answer = [{"type": "text", "text": "42"}]
     result = {"type": "tool_result", "tool_use_id": "t1", "content": answer}
     turns = [
         ASKED,
-        {"role": "assistant", "content": [{"type": "text", "text": "Look."}, use]},
+        {"role": "assistant", "content": [thought, {"type": "text", "text": "Look."}, use]},
         {"role": "user", "content": [result, {"type": "text", "text": "So?"}]},
     ]
     await client.post(MESSAGES, {"model": MODEL, "max_tokens": 5, "messages": turns})

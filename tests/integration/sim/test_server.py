@@ -8,6 +8,7 @@ from tests.integration.sim.conftest import MODEL, Serve
 from tests.support.scripted_engine import ScriptedEngine
 
 from contraflow.cli.deployment.metrics import PromptTokens, parse_samples, prompt_tokens
+from contraflow.sim.text import decode, render_chat
 
 
 async def test_health_version_and_models(serve: Serve, engine: ScriptedEngine) -> None:
@@ -34,6 +35,10 @@ async def test_text_goes_to_tokens_and_back(serve: Serve, engine: ScriptedEngine
     assert there["max_model_len"] == 1024
     _, back = await client.post("/detokenize", {"tokens": there["tokens"]})
     assert back == {"prompt": "Hé"}
+    messages = [{"role": "user", "content": "Hé"}]
+    chat = {"messages": messages, "add_generation_prompt": False}
+    _, there = await client.post("/tokenize", chat)
+    assert decode(there["tokens"]) == render_chat(messages, add_generation_prompt=False)
     assert (await client.post("/tokenize", {}))[0] == 400
     assert (await client.post("/detokenize", {"tokens": [264]}))[0] == 400
 

@@ -111,6 +111,7 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
     prompt: str | None = None
     messages: list[Json] | None = None
     tools: list[Json] | None = None
+    add_generation_prompt: bool = True
     return_token_strs: bool | None = False
 
 

@@ -51,12 +51,14 @@ async def chat(serving: Serving, request: Request, responder: Responder) -> None
     await sse.stream(responder, run())
 
 
-def chat_prompt(messages: Sequence[Json], tools: Sequence[Any]) -> list[int]:
+def chat_prompt(
+    messages: Sequence[Json], tools: Sequence[Any], *, add_generation_prompt: bool = True
+) -> list[int]:
     """Token ids of a conversation. Raises ApiError for what is no message."""
     if not messages:
         raise ApiError(400, "messages must not be empty.", param="messages")
     try:
-        return encode(render_chat(messages, tools))
+        return encode(render_chat(messages, tools, add_generation_prompt=add_generation_prompt))
     except ValueError as error:
         raise ApiError(400, f"{error}.", param="messages") from None
 

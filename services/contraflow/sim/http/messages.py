@@ -68,6 +68,8 @@ def _turn(turn: Turn) -> list[Json]:
         by_type.setdefault(block.type, []).append(block)
     results, uses = by_type.pop("tool_result", []), by_type.pop("tool_use", [])
     message: Json = {"role": turn.role, "content": "".join(_texts(by_type.pop("text", [])))}
+    for thoughts in ("thinking", "redacted_thinking"):
+        by_type.pop(thoughts, None)  # the template has no place for them
     if by_type:
         raise ApiError(400, f"Content of type {min(by_type)} is not supported.", param="messages")
     if uses:

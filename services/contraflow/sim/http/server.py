@@ -94,7 +94,11 @@ class EngineServer:
         body = parse(request.body, TokenizeBody)
         self._serving.name(body.model)
         if body.messages is not None:
-            tokens = chat_prompt(body.messages, body.tools or ())
+            tokens = chat_prompt(
+                body.messages,
+                body.tools or (),
+                add_generation_prompt=body.add_generation_prompt,
+            )
         elif body.prompt is not None:
             tokens = encode(body.prompt)
         else:
