@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -36,7 +37,8 @@ async def serving(flags: Flags) -> AsyncIterator[Address]:
     stop = asyncio.Event()
     address: asyncio.Future[Address] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(serve(flags, stop=stop, started=address.set_result))
-    await asyncio.wait([task, address], return_when=asyncio.FIRST_COMPLETED)
+    first: set[asyncio.Future[Any]] = {task, address}
+    await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
     try:
         if task.done():
             task.result()
