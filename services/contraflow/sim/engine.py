@@ -22,7 +22,7 @@ from contraflow.sim.pool import Pool
 from contraflow.sim.puller import EXPIRY_MARGIN_SECONDS, Puller
 from contraflow.sim.scheduler import Scheduler
 from contraflow.sim.sequence import Sequence, Status
-from contraflow.sim.transfer import REGISTRATION_GENERATION, Pull, Transfer
+from contraflow.sim.transfer import REGISTRATION_GENERATION, Pull, Transfer, remote_address
 from contraflow_connector.decisions import AgentLink
 from contraflow_connector.link import Link, claimed_params
 from contraflow_connector.retained import Retained
@@ -148,9 +148,8 @@ class SimEngine:
                 if output.finish_reason is not None:
                     return
         finally:
-            if seq.status is not Status.FINISHED:
-                seq.aborted = True
-                self._wake.set()
+            self._scheduler.abort(seq)
+            self._wake.set()
 
     # Steps.
 
@@ -237,10 +236,11 @@ class SimEngine:
         assert self._transfer is not None
         while self._transfer.heartbeats:
             await self._clock.sleep(self.options.kv_lease / 6)
-            for address, engine_id, request_id in list(self._transfer.heartbeats.values()):
+            for params in list(self._transfer.heartbeats.values()):
+                request_id = str(params["remote_request_id"])
                 try:
-                    connection = await self._fabric.connect(*address)
-                    if connection.hello.engine_id == engine_id:
+                    connection = await self._fabric.connect(*remote_address(params))
+                    if connection.hello.engine_id == params["remote_engine_id"]:
                         await connection.heartbeat([request_id])
                     await connection.close()
                 except FabricError as error:

@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 _ANSWER_SECONDS = 5.0
 _MOST_BYTES = 256 * 2**20
+_FAULTS = (OSError, EOFError, TimeoutError, ValueError, OverflowError, msgspec.MsgspecError)
+"""A peer that is gone or makes no sense, and what a name or a number may be that is none."""
 
 T = TypeVar("T")
 
@@ -56,7 +58,7 @@ class TcpFabric:
                 except BaseException:
                     writer.close()
                     raise
-        except (OSError, EOFError, TimeoutError, msgspec.MsgspecError) as error:
+        except _FAULTS as error:
             raise FabricError(f"no handshake with {host}:{port}: {error!r}") from error
         return _TcpConnection(hello, reader, writer)
 
@@ -86,7 +88,7 @@ class _TcpConnection:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 await _send(self._writer, order)
                 return await _receive(self._reader, kind)
-        except (OSError, EOFError, TimeoutError, msgspec.MsgspecError) as error:
+        except _FAULTS as error:
             raise FabricError(f"the peer is gone: {error!r}") from error
 
 

@@ -10,7 +10,7 @@ from contraflow.sim.api import SimCounters
 from contraflow.sim.fabric import Connection, Fabric, FabricError
 from contraflow.sim.options import SimOptions
 from contraflow.sim.pool import Content
-from contraflow.sim.transfer import Pull, remote_ids
+from contraflow.sim.transfer import Pull, remote_address, remote_ids
 from contraflow_connector.reads import ends_late
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Puller:
 
     async def _shake_hands(self, pull: Pull) -> tuple[Connection, float]:
         before = self._clock.now()
-        connection = await self._fabric.connect(*pull.address)
+        connection = await self._fabric.connect(*remote_address(pull.params))
         offset = connection.hello.now - (before + self._clock.now()) / 2
         if fault := self._fault(pull, connection):
             await connection.close()
@@ -83,7 +83,7 @@ class Puller:
         expiry = pull.params.get("remote_blocks_expiry_time")
         if (
             self._options.bidirectional
-            and isinstance(expiry, float)
+            and isinstance(expiry, int | float)
             and started + offset + EXPIRY_MARGIN_SECONDS >= expiry
         ):
             log.warning("declining the expired read for %s", pull.seq.request_id)

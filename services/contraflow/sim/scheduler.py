@@ -35,6 +35,7 @@ class Scheduler:
         """Blocks of finished requests, for readers."""
         self.landed: list[Landing] = []
         """Reads that have ended since the last step."""
+        self._aborted: list[Sequence] = []
         self._options = options
         self._pool = pool
         self._transfer = transfer
@@ -61,6 +62,12 @@ class Scheduler:
         if self._transfer is not None:
             self._transfer.arrived(seq)
         return seq
+
+    def abort(self, seq: Sequence) -> None:
+        """End it before the next step, if it has not ended."""
+        if seq.status is not Status.FINISHED:
+            seq.aborted = True
+            self._aborted.append(seq)
 
     def live(self) -> list[Sequence]:
         """Everything that has not finished."""
@@ -93,15 +100,16 @@ class Scheduler:
                 token = sample(state, seq.request, seq.output)
             except Exception as error:  # of the request's own mask
                 seq.outputs.put_nowait(error)
-                seq.aborted = True
+                self.abort(seq)
                 continue
             self._advance(seq, token)
 
     # Before a step.
 
     def _end_aborted(self) -> None:
-        for seq in self.live():
-            if seq.aborted:
+        aborted, self._aborted = self._aborted, []
+        for seq in aborted:
+            if seq.status is not Status.FINISHED:
                 self._finish(seq, "abort", [])
 
     def _land(self) -> None:

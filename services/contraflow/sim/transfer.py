@@ -11,6 +11,7 @@ from contraflow.core.chain import Context
 from contraflow.core.handle import State
 from contraflow.core.transfer_params import Params, has_remote_blocks
 from contraflow.sim.api import SimCounters
+from contraflow.sim.fabric import FabricError
 from contraflow.sim.options import SimOptions
 from contraflow.sim.pool import Block, Pool
 from contraflow.sim.sequence import Sequence as Seq
@@ -34,11 +35,6 @@ class Pull:
     local_blocks: Sequence[Block]
     params: Params
     hold_until: float | None = None
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port of the owner's side channel."""
-        return str(self.params["remote_host"]), int(self.params["remote_port"])
 
 
 class Transfer(Decisions):
@@ -68,8 +64,8 @@ class Transfer(Decisions):
             num_blocks=options.num_blocks,
         )
         self.side_channel = ("", 0)
-        self.heartbeats: dict[str, tuple[tuple[str, int], str, str]] = {}
-        """Waiting request -> address, engine and request whose lease it keeps alive."""
+        self.heartbeats: dict[str, Params] = {}
+        """Waiting request -> whose blocks' lease it keeps alive."""
         self.start_pull: Callable[[Pull], None] = lambda pull: None
         self._options = options
         self._pool = pool
@@ -90,9 +86,7 @@ class Transfer(Decisions):
         """A request has come; while it waits for its blocks, their lease is renewed."""
         params = seq.kv_transfer_params
         if params and params.get("do_remote_prefill") and has_remote_blocks(params):
-            address = (str(params["remote_host"]), int(params["remote_port"]))
-            engine_id, request_id = params["remote_engine_id"], params["remote_request_id"]
-            self.heartbeats[seq.request_id] = (address, engine_id, request_id)
+            self.heartbeats[seq.request_id] = dict(params)
 
     def matched(self, seq: Seq, local_tokens: int) -> int:
         """Tokens beyond ``local_tokens`` to pull. Asked anew as often as the request waits."""
@@ -257,6 +251,14 @@ class Transfer(Decisions):
 
     def _get_remote_prefill_token_count(self, num_prompt_tokens: int) -> int:
         return num_prompt_tokens
+
+
+def remote_address(params: Params) -> tuple[str, int]:
+    """Host and port of the owner's side channel. Raises FabricError if they are none."""
+    host, port = params["remote_host"], params["remote_port"]
+    if not isinstance(host, str) or type(port) is not int or not 0 < port < 2**16:
+        raise FabricError("the parameters name no side channel")
+    return host, port
 
 
 def remote_ids(params: Params) -> list[int]:

@@ -71,6 +71,42 @@ async def test_an_engine_that_is_gone_fails_the_read() -> None:
         assert decode.counters.nixl_failed_transfers == 1
 
 
+@pytest.mark.parametrize("fabric", [TcpFabric, MemoryFabric])
+@pytest.mark.parametrize(
+    "strange",
+    [
+        {"remote_port": "x"},
+        {"remote_port": 2**20},
+        {"remote_host": 5},
+        {"remote_host": "a..b"},
+        {"remote_host": "\x00"},
+        {"remote_engine_id": 5},
+        {"remote_block_ids": [[10**30, 10**31]]},
+        {"remote_block_ids": [[5000, 5001]]},
+    ],
+)
+async def test_parameters_that_name_nothing_fail_the_read(
+    fabric: type[Any], strange: dict[str, Any]
+) -> None:
+    shared = fabric()
+    prefill, decode = (
+        SimEngine(
+            SimOptions(engine_id=role, role=role),
+            clock=SystemClock(),
+            fabric=shared,
+            make_link=lambda *_: FakeLink(),
+        )
+        for role in ("prefill", "decode")
+    )
+    async with running([prefill, decode]):
+        pair = Pair(prefill, decode, ManualClock())
+        leg = pair.for_decode_leg(await pair.prefilled(a_prompt(20))) | strange
+        answer = await pair.ask(decode, a_prompt(20), leg)
+        assert answer.tokens == await expected(a_prompt(20))
+        assert answer.last.num_cached_tokens == 0
+        assert decode.counters.nixl_failed_transfers == 1
+
+
 async def test_an_open_connection_ends_with_its_owner() -> None:
     owner = an_engine("prefill")
     async with running([owner]):
