@@ -243,7 +243,9 @@ async def test_handles_by_session_and_engine(world: World) -> None:
     assert await world.handle_ids("--session", "chat", "--tenant", "acme") == of_session
     assert (world.router.asked[0].session_id, world.router.asked[0].tenant) == ("chat", "acme")
     world.router.plan = pb.PlanTurnResponse()
-    assert "32 hex digits" in await world.failure("handles", "--session", "chat")
+    assert "by its key" in await world.failure("handles", "--session", "chat")
+    world.router.error = NoEligibleEngine("no decode engine serves the model")
+    assert "by its key" in await world.failure("release", "--session", "chat")
 
 
 async def test_handles_of_agents_that_do_not_answer_are_missed_aloud(world: World) -> None:
@@ -378,7 +380,7 @@ async def draining(world: World) -> bool:
 async def test_drain_and_undo(world: World) -> None:
     world.decode.retain("a")
     await world.published(1)
-    assert "1 handle may be pulled" in await world.told("drain", "decode-1")
+    assert "1 handle may still be pulled" in await world.told("drain", "decode-1")
     await eventually(lambda: draining(world), "the directory knows")
     assert (await world.document("ps"))["engines"][0]["state"] == "draining"
     assert (await world.document("drain", "dec"))["draining"] is True

@@ -11,6 +11,7 @@ from contraflow.runtime.config import Config, Seconds
 from contraflow.runtime.logging import LogLevel
 
 _ETCD_OPERATIONS = 128  # in one transaction, by etcd's default --max-txn-ops
+_AGENTS_BATCH = 100  # what agents send in one call: fewer, and nothing would be published
 
 
 class EtcdConfig(Config, frozen=True):
@@ -42,7 +43,9 @@ class LimitsConfig(Config, frozen=True):
     """What one caller may ask for, and what is kept for watchers."""
 
     max_message_bytes: Annotated[int, msgspec.Meta(ge=64 * 1024)] = 4 * 1024 * 1024
-    max_batch_items: Annotated[int, msgspec.Meta(ge=1, le=_ETCD_OPERATIONS)] = _ETCD_OPERATIONS
+    max_batch_items: Annotated[int, msgspec.Meta(ge=_AGENTS_BATCH, le=_ETCD_OPERATIONS)] = (
+        _ETCD_OPERATIONS
+    )
     max_page_size: Annotated[int, msgspec.Meta(ge=1)] = 1000
     watch_history: Annotated[int, msgspec.Meta(ge=1)] = 20_000
     """Changes kept for watches that resume or lag; a watch that needs more starts over."""

@@ -61,8 +61,8 @@ def drain(engine: str, undo: bool, wait: bool, directory: Server, as_json: bool)
         click.echo(f"{drained.engine_id} takes new turns again")
     elif left:
         click.echo(
-            f"{drained.engine_id} takes no new turns; {counted(left, 'handle')} may be pulled "
-            "until they expire"
+            f"{drained.engine_id} takes no new turns; {counted(left, 'handle')} may still be "
+            "pulled from it"
         )
     else:
         click.echo(f"{drained.engine_id} takes no new turns and holds no handle: it may be stopped")

@@ -15,8 +15,11 @@ from contraflow.cli.operate.servers import (
     Server,
     Servers,
     ask,
+    asking,
     each_agent,
+    in_words,
 )
+from contraflow.core.errors import ContraflowError, NoEligibleEngine
 from contraflow.core.session import is_session_key
 from contraflow.v1 import agent_service_pb2 as agent_pb
 from contraflow.v1 import directory_service_pb2 as directory_pb
@@ -121,12 +124,16 @@ def session_key_of(servers: Servers, router: Server, tenant: str, session: str) 
         return session
     request = router_service_pb2.PlanTurnRequest(tenant=tenant, session_id=session)
     call = servers.router(router).PlanTurn
-    plan = ask(router, partial(call, request, timeout=DEADLINE_SECONDS))
+    by_key = "name the session by its key, which `contraflow sessions` shows"
+    try:
+        with asking(router):
+            plan = call(request, timeout=DEADLINE_SECONDS)
+    except NoEligibleEngine as error:
+        raise OperatorError(f"the {router} plans no turns now ({error}): {by_key}") from error
+    except ContraflowError as error:
+        raise in_words(error, router) from error
     if not plan.session_key:
-        raise OperatorError(
-            f"the {router} tells no session keys: name the session by its key of 32 hex digits, "
-            "which `contraflow sessions` shows"
-        )
+        raise OperatorError(f"the {router} tells no session keys: {by_key}")
     return plan.session_key
 
 
