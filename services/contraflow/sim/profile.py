@@ -31,7 +31,7 @@ PROFILES = {
     "instant": Profile(0.0, 0.0, 0.0, 1024, 0.0, float("inf")),
     # Roughly the demo's model on one CPU core.
     "cpu-demo": Profile(1 / 3500, 0.0, 0.003, 8192, 0.005, 300e6),
-    # Roughly a 32B model on one p5en node: 24k tokens prefill in 0.77 s, and pulling breaks
-    # even near 900 tokens.
-    "p5en-h200-efa": Profile(26e-6, 5e-10, 0.012, 262_144, 0.015, 25e9),
+    # Roughly a 32B model on one p5en node: a turn at 24k tokens starts after 0.78 s, or 0.46 s
+    # with a pull, which breaks even near 940 tokens.
+    "p5en-h200-efa": Profile(26e-6, 5e-10, 0.012, 262_144, 0.008, 15e9),
 }

@@ -179,6 +179,7 @@ async def test_a_waiting_decode_engine_keeps_the_blocks_of_prefill() -> None:
         assert pair.clock.now() - began > 40.0
         assert answer.last.num_cached_tokens == len(PROMPT)
         assert answer.tokens == await expected(PROMPT)
+        assert pair.prefill.counters.nixl_expired_requests == 0
 
 
 async def test_retained_blocks_yield_to_a_request_that_waits() -> None:

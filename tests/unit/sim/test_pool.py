@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.clock import ManualClock
+from tests.support.sim_pair import running
 
+from contraflow.sim.api import SimRequest
+from contraflow.sim.engine import SimEngine
+from contraflow.sim.fabric import MemoryFabric
 from contraflow.sim.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
+from contraflow.sim.options import SimOptions
 from contraflow.sim.pool import Block, Pool, chain_key
 
 SIZE = 4
@@ -87,6 +93,26 @@ def test_a_block_that_is_allocated_again_is_of_another_generation_and_keeps_what
     (again,) = pool.allocate(1) or [Block(0)]
     assert (again.block_id, again.generation) == (block.block_id, before + 1)
     assert again.content.tokens == [1, 2]
+
+
+async def test_an_engine_tells_what_it_computes_whole_block_by_whole_block() -> None:
+    index = Index()
+    engine = SimEngine(
+        SimOptions(reference=True, block_size=SIZE, num_blocks=60),
+        clock=ManualClock(),
+        fabric=MemoryFabric(),
+        on_kv_event=index,
+    )
+    prompt = list(range(97, 107))
+    async with running([engine]):
+        for salt in ("", "s"):
+            request = SimRequest(salt, prompt, 23, ignore_eos=True, cache_salt=salt)
+            outputs = [output async for output in engine.generate(request)]
+            tokens = [*prompt, *(token for output in outputs for token in output.token_ids)]
+            assert index.keys >= set(keys_of(tokens[:32], salt))  # the last token has no KV
+        assert len(index.keys) == 16
+        engine.clear_prefix_cache()
+        assert index.keys == set()
 
 
 @given(

@@ -105,6 +105,11 @@ async def test_time_is_the_clocks_and_follows_the_profile() -> None:
         began = pair.clock.now()
         await played(pair.clock, pair.ask(pair.decode, a_prompt(700), max_tokens=11))
         assert pair.clock.now() - began == pytest.approx(700 / 3500 + 10 * 0.003)
+        leg = pair.for_decode_leg(await played(pair.clock, pair.prefilled(a_prompt(700, 3))))
+        began = pair.clock.now()
+        await played(pair.clock, pair.ask(pair.decode, a_prompt(700, 3), leg, max_tokens=11))
+        pull = 0.005 + 44 * BLOCK * 8192 / 300e6
+        assert pair.clock.now() - began == pytest.approx(pull + 1 / 3500 + 10 * 0.003)
 
 
 async def test_a_mask_that_fails_costs_its_own_request_only() -> None:
