@@ -63,7 +63,11 @@ class Retained:
     def return_claim(self, claim_id: str) -> None:
         """As HandleTable.return_claim."""
         with self._lock:
-            self._tell(self._table.return_claim(claim_id, self.clock()))
+            handle = self._table.return_claim(claim_id, self.clock())
+            if handle.state is State.RETAINED:
+                self._tell(handle)
+            else:
+                self._free([handle])
 
     def release(self, handle_ids: Iterable[str]) -> list[str]:
         """Free the named handles that are unclaimed; returns their ids."""

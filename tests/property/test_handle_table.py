@@ -35,6 +35,7 @@ class Known:
     claim_id: str = ""
     start_by: float = 0.0
     hold_until: float = 0.0
+    superseded: bool = False
 
 
 def proof_of(tokens: str) -> Proof:
@@ -92,12 +93,13 @@ class HandleTableMachine(RuleBasedStateMachine):
             deadline=self.now + ttl,
             message_digest=digest,
         )
-        siblings = [
-            k
-            for k in self.live()
-            if (k.handle.tenant, k.handle.session_key) == (tenant, session)
-            and k.state is State.RETAINED
+        of_session = [
+            k for k in self.live() if (k.handle.tenant, k.handle.session_key) == (tenant, session)
         ]
+        for k in of_session:
+            if k.state is State.CLAIMED and tokens.startswith(k.tokens):
+                k.superseded = True
+        siblings = [k for k in of_session if k.state is State.RETAINED]
         freed = self.table.retain(handle, lambda proof: tokens.startswith(proof.tip.decode()))
         covered = [k for k in siblings if tokens.startswith(k.tokens)]
         branches = [k for k in siblings if not tokens.startswith(k.tokens)]
@@ -194,7 +196,11 @@ class HandleTableMachine(RuleBasedStateMachine):
                 self.table.return_claim(claim_id, self.now)
             return
         handle = self.table.return_claim(claim_id, self.now)
-        assert (handle.request_id, handle.state) == (known.handle.request_id, State.RETAINED)
+        assert handle.request_id == known.handle.request_id
+        if known.superseded:
+            self.ended([handle], State.RELEASED)
+            return
+        assert handle.state is State.RETAINED
         known.state, known.claim_id = State.RETAINED, ""
 
     @rule(request_ids=st.lists(requests, max_size=3))

@@ -51,7 +51,8 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """Retained blocks of one finished request."""
+    """Retained blocks of one finished request. ``superseded``: a newer one covers it, and it
+    only waits for its claim to end."""
 
     handle_id: str
     request_id: str
@@ -66,6 +67,7 @@ class Handle:
     turn_id: str = ""
     state: State = State.RETAINED
     claim: Claim | None = None
+    superseded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +114,19 @@ class HandleTable:
         """Add a handle; returns the unclaimed handles to free, now RELEASED.
 
         Those are the older ones of its session whose tokens begin it (``supersedes`` tells
-        by proof), and the oldest beyond the limit of branches.
+        by proof), and the oldest beyond the limit of branches. One that is claimed follows
+        when its claim is returned.
         """
         siblings = [
-            old
-            for old in self._of_session(handle.session_key)
-            if old.tenant == handle.tenant and old.state is State.RETAINED
+            old for old in self._of_session(handle.session_key) if old.tenant == handle.tenant
         ]
         covered = [old for old in siblings if supersedes(old.proof)]
-        branches = [old for old in siblings if old not in covered]
+        for old in covered:
+            if old.state is State.CLAIMED:
+                self._live[old.request_id] = replace(old, superseded=True)
+        unclaimed = [old for old in siblings if old.state is State.RETAINED]
+        covered = [old for old in unclaimed if old in covered]
+        branches = [old for old in unclaimed if old not in covered]
         self._live[handle.request_id] = handle
         self._by_session.setdefault(handle.session_key, {})[handle.request_id] = None
         excess = max(0, len(branches) + 1 - self._max_branches)
@@ -157,7 +163,8 @@ class HandleTable:
         return handle
 
     def return_claim(self, claim_id: str, now: float) -> Handle:
-        """End a claim that is proven unread: the handle is RETAINED again.
+        """End a claim that is proven unread: the handle is RETAINED again, or RELEASED, to be
+        freed, if it was superseded meanwhile.
 
         Raises ClaimNotFound; also for a claim whose hold has run out, since the holder may
         be freeing its blocks already.
@@ -166,6 +173,8 @@ class HandleTable:
         handle = self._live.get(request_id) if request_id else None
         if handle is None or handle.claim is None or handle.claim.hold_until <= now:
             raise ClaimNotFound("no such live claim")
+        if handle.superseded:
+            return self._end(handle, State.RELEASED)
         handle = replace(handle, state=State.RETAINED, claim=None)
         del self._claims[claim_id]
         self._live[handle.request_id] = handle

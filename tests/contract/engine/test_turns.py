@@ -162,6 +162,8 @@ async def test_ten_turns_leave_one_handle(cluster: Cluster) -> None:
     session = cluster.session()
     prompt = cluster.text(120)
     for number in range(10):
+        if number:
+            await cluster.until_planned(session, router=number % 2)
         reply = await cluster.turn(prompt, session, tokens=70, router=number % 2)
         assert reply.ids == await cluster.reference(prompt, 70)
         if number:

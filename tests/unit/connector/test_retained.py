@@ -84,6 +84,16 @@ def test_room_is_made_of_the_oldest_unclaimed_handles_and_no_more_than_asked() -
     assert retained.step() == ("r3", "r4")
 
 
+def test_a_returned_claim_frees_what_was_superseded_meanwhile() -> None:
+    retained = Retained(ManualTime())
+    retained.retain(a_handle("r1"), nothing)
+    retained.acquire(ask("c1"))
+    retained.retain(a_handle("r2"), lambda _: True)
+    assert retained.step() == ()
+    retained.return_claim("c1")
+    assert retained.step() == ("r1",)
+
+
 def test_a_subscriber_misses_nothing_and_hears_nothing_twice() -> None:
     clock = ManualTime()
     retained = Retained(clock)

@@ -123,6 +123,14 @@ def test_a_returned_claim_frees_the_handle_for_the_next() -> None:
         table.return_claim("c1", 70)
 
 
+def test_a_handle_that_was_superseded_under_its_claim_goes_with_it() -> None:
+    table = table_of(handle("old"))
+    table.acquire(ASK, 0)
+    assert table.retain(handle("new"), lambda _: True) == []
+    assert table.return_claim("c1", 1).state is State.RELEASED
+    assert [one.request_id for one in table.live()] == ["new"]
+
+
 def test_a_claim_whose_hold_has_run_out_can_not_be_returned() -> None:
     table = table_of(handle("r"))
     table.acquire(ASK, 0)
