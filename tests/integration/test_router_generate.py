@@ -367,12 +367,12 @@ async def test_calls_are_refused_once_the_router_drains(
 
 
 async def test_tenants_are_told_apart_by_the_key_in_the_metadata() -> None:
-    tenants = '[tenants.red]\napi_keys = ["r1"]\n[tenants.blue]\napi_keys = ["b1"]'
+    tenants = '[tenants.red]\napi_keys = ["red-key"]\n[tenants.blue]\napi_keys = ["blue-key"]'
     async with router_world(config_of(tenants)) as world, router_stub(world) as stub:
         world.know_session(tenant="red")
         for key, reason in (
-            ("b1", pb.DECISION_REASON_NO_HANDLE),
-            ("r1", pb.DECISION_REASON_HANDLE_AVAILABLE),
+            ("blue-key", pb.DECISION_REASON_NO_HANDLE),
+            ("red-key", pb.DECISION_REASON_HANDLE_AVAILABLE),
         ):
             metadata = (("authorization", f"Bearer {key}"), ("traceparent", "00-1-2-03"))
             events = await read(stub, chat(session_id=ID), metadata=metadata)

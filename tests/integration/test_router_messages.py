@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.support.fake_engine import MESSAGES_STREAM
+from tests.support.fake_engine import MESSAGES_STREAM, Received
 from tests.support.router_world import (
     HANDLE_PARAMS,
     SECRET,
@@ -79,6 +80,18 @@ async def test_a_stream_passes_byte_for_byte(world: World) -> None:
     await until(lambda: world.app.homes.by_key == {KEY: "d1"}, "the home is remembered")
 
 
+async def test_the_stream_ends_at_its_last_event(world: World) -> None:
+    never = asyncio.Event()
+
+    async def hold(received: Received) -> None:
+        await never.wait()
+
+    world.decode.script.before_end = hold
+    answer = await ask(world, stream=True)  # the engine's own end is not waited for
+    assert answer.raw.endswith(b'data: {"type":"message_stop"}\n\n')
+    never.set()
+
+
 async def test_a_forced_tool_use_goes_to_decode_alone(world: World) -> None:
     tools = [{"name": "look_up", "input_schema": {"type": "object"}}]
     forced = {"type": "tool", "name": "look_up"}
@@ -90,18 +103,18 @@ async def test_a_forced_tool_use_goes_to_decode_alone(world: World) -> None:
 
 
 async def test_the_key_is_taken_from_either_header() -> None:
-    config = config_of('[tenants.red]\napi_keys = ["r1"]')
+    config = config_of('[tenants.red]\napi_keys = ["red-key"]')
     async with router_world(config) as world:
-        for headers in ({"X-Api-Key": "r1"}, {"Authorization": "Bearer r1"}):
+        for headers in ({"X-Api-Key": "red-key"}, {"Authorization": "Bearer red-key"}):
             assert (await ask(world, headers=headers)).status == 200
-            assert "r1" not in repr(world.decode.last.headers)
+            assert "red-key" not in repr(world.decode.last.headers)
         for headers in ({}, {"X-Api-Key": "nope"}):
             answer = await ask(world, headers=headers)
             assert answer.status == 401
             assert error_of(answer)[0] == "authentication_error"
-        both = {"X-Api-Key": "r1", "Authorization": "Bearer nope"}
+        both = {"X-Api-Key": "red-key", "Authorization": "Bearer nope"}
         assert (await ask(world, headers=both)).status == 401
-        assert (await world.chat(headers={"X-Api-Key": "r1"})).status == 401
+        assert (await world.chat(headers={"X-Api-Key": "red-key"})).status == 401
 
 
 async def test_the_routers_errors_have_the_shape_of_the_api(world: World) -> None:

@@ -80,7 +80,6 @@ class _Answer:
         self.status = 0
         self._context = context
         self._events = EventReader()
-        self._aborted = False
         self._headers: Headers = ()
         self._body = b""
         self._report: TurnReport | None = None
@@ -110,8 +109,7 @@ class _Answer:
         """The event stream has ended; whether its end was the answer's, its events say."""
 
     def abort(self) -> None:
-        """The engine broke off."""
-        self._aborted = True
+        """The engine broke off: the end is missing among the events, too."""
 
     async def end(self) -> None:
         """Write what follows the answer, or raise what became of it."""
@@ -119,7 +117,7 @@ class _Answer:
             raise EngineFailed(str(error)) if self._events.begun else error
         if self.status != 200 or self._body:
             raise of_engine(self.status, self._headers, self._body)
-        if self._aborted or not self._events.done or self._report is None:
+        if not self._events.done or self._report is None:
             raise EngineFailed(_INCOMPLETE)
         if self._events.usage is not None:
             await self._write(pb.GenerateResponse(usage=self._events.usage))

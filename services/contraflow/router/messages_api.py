@@ -37,7 +37,7 @@ class MessagesApi:
     async def serve(self, request: Request, responder: ClientResponse) -> None:
         """Answer a request. Raises ApiError where there is no answer to pass on."""
         key = request.header(b"x-api-key")
-        if key is not None and request.header(b"authorization") is None:
+        if key is not None:  # behind an Authorization header, which goes first
             request.headers.append((b"authorization", b"Bearer " + key))
         await self._turns.serve(request, _MessagesResponse(responder))
 
