@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
+import grpc
+from tests.support.wait import until_good
 
-from contraflow.cli.deployment import MODEL_NAME
+from contraflow.cli.deployment import MODEL_NAME, RouterHandle
 from contraflow.router.report import parse_header
+from contraflow.router.tenancy import DEFAULT_TENANT
+from contraflow.v1.router_service_pb2 import DECISION_PULL, PlanTurnRequest
+from contraflow.v1.router_service_pb2_grpc import RouterServiceStub
 
 TURNS = 10
+MOVES_AT = 6
 Message = dict[str, Any]
+_NO_PROXY = [("grpc.enable_http_proxy", 0)]
 
 
 @dataclass
@@ -35,12 +43,14 @@ class Conversation:
 
     session: str
     messages: list[Message]
+    router: int
     forks_at: int = 0
+    moves: bool = False
     turns: list[Said] = field(default_factory=list)
 
     def fork(self) -> Conversation:
         """Another branch with the same past."""
-        return Conversation(self.session, list(self.messages))
+        return Conversation(self.session, list(self.messages), self.router)
 
 
 class Script:
@@ -51,11 +61,14 @@ class Script:
         self.markers: list[str] = []
 
     def conversations(self, count: int) -> Iterator[Conversation]:
-        """Every other one without a session id; one in ten forks at its fifth turn."""
+        """Every other one without a session id; one in five forks after its fifth turn."""
         for number in range(count):
             session = "" if number % 2 else f"fleet-{uuid.uuid4()}"
             system = {"role": "system", "content": f"You are agent {number}. {self.text()}"}
-            yield Conversation(session, [system], forks_at=5 if number % 10 in (3, 6) else 0)
+            forks = number % 10 in (3, 6)
+            yield Conversation(
+                session, [system], number // 2, forks_at=5 if forks else 0, moves=not forks
+            )
 
     def text(self) -> str:
         """Some words and a marker."""
@@ -66,13 +79,18 @@ class Script:
 
 
 class Client:
-    """Holds conversations through routers, in turn."""
+    """Holds conversations, each through one router; those that do not fork move to another one
+    at their sixth turn, once it has heard of them."""
 
     def __init__(
-        self, http: aiohttp.ClientSession, routers: list[str], script: Script, at_once: int
+        self,
+        http: aiohttp.ClientSession,
+        routers: Sequence[RouterHandle],
+        script: Script,
+        at_once: int,
     ) -> None:
         self._http = http
-        self._routers = itertools.cycle(routers)
+        self._routers = routers
         self._script = script
         self._turns = asyncio.Semaphore(at_once)
 
@@ -94,14 +112,17 @@ class Client:
         body = {
             "model": MODEL_NAME,
             "messages": conversation.messages,
-            "max_tokens": 24 + number,
+            "max_tokens": 90 + number,
             "temperature": 0,
             "ignore_eos": True,
             "return_token_ids": True,
         }
         if conversation.session:
             body["session_id"] = conversation.session
-        url = f"{next(self._routers)}/v1/chat/completions"
+        if conversation.moves and number == MOVES_AT:
+            conversation.router += 1
+            await self._until_known(conversation, body)
+        url = f"{self._router(conversation).http}/v1/chat/completions"
         async with self._turns, self._http.post(url, json=body) as response:
             answer = await response.json()
             assert response.status == 200, answer
@@ -111,6 +132,19 @@ class Client:
         conversation.turns.append(
             Said(number, answer["prompt_token_ids"], choice["token_ids"], report)
         )
+
+    def _router(self, conversation: Conversation) -> RouterHandle:
+        return self._routers[conversation.router % len(self._routers)]
+
+    async def _until_known(self, conversation: Conversation, body: Mapping[str, Any]) -> None:
+        target = self._router(conversation).grpc
+        request = PlanTurnRequest(tenant=DEFAULT_TENANT, openai_json=json.dumps(body))
+        async with grpc.aio.insecure_channel(target, _NO_PROXY) as channel:
+            stub = RouterServiceStub(channel)
+            await until_good(
+                lambda: stub.PlanTurn(request, timeout=10),
+                lambda plan: plan.decision == DECISION_PULL,
+            )
 
 
 async def reference(http: aiohttp.ClientSession, endpoint: str, said: Said) -> list[int]:

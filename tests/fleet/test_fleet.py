@@ -87,7 +87,7 @@ async def _run(deployment: Deployment, script: Script, taps: dict[str, Tap]) -> 
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=120)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as http:
-        client = Client(http, [router.http for router in deployment.routers], script, AT_ONCE)
+        client = Client(http, deployment.routers, script, AT_ONCE)
         held = await asyncio.gather(
             *(client.hold(one) for one in script.conversations(CONVERSATIONS))
         )
