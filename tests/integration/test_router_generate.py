@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.fake_engine import TOOL_CALL, Received
+from structlog.testing import capture_logs
+from tests.support.fake_engine import TOOL_CALL, FakeEngine, Received
 from tests.support.router_stub import chat, kinds, read, router_stub, text_of
 from tests.support.router_world import SECRET, SESSION, World, config_of, router_world
 from tests.support.wait import until
@@ -307,41 +308,71 @@ async def test_a_deadline_that_passes_aborts_the_engines_request(
     assert (await call.code()).name == "DEADLINE_EXCEEDED"
 
 
+@pytest.mark.parametrize("cause", ["cancel", "deadline"])
+async def test_a_reader_that_leaves_without_having_read_is_no_error(
+    world: World, stub: RouterServiceAsyncStub, cause: str
+) -> None:
+    flow = Flow(world.decode, [delta_of(32 * 1024)] * 2000)
+    with capture_logs() as logs:
+        call = stub.Generate(chat(session_id=ID), timeout=4 if cause == "deadline" else 30)
+        assert (await anext(aiter(call))).HasField("plan")
+        await flow.stalled()
+        if cause == "cancel":
+            call.cancel()
+        await until(lambda: world.decode.last.disconnected, "decode is aborted")
+        await until(lambda: bool(logs), "the turn ends")
+        assert await world.app.generations.drain(30) == 0
+    assert [(entry["event"], entry["error"]) for entry in logs] == [("turn_finished", "ClientGone")]
+    assert world.app.homes.by_key == {}
+
+
 # Flow.
+
+
+class Flow:
+    """A long stream of an engine, and how far it has come."""
+
+    def __init__(self, engine: FakeEngine, chunks: list[bytes]) -> None:
+        self.sent = 0
+        engine.script.events = lambda received: chunks
+        engine.script.between_chunks = self._one_more
+
+    async def stalled(self) -> None:
+        """Wait until nothing has been sent for a while."""
+        seen = [0]
+
+        def stands_still() -> bool:
+            seen.append(self.sent)
+            return self.sent > 0 and len(set(seen[-30:])) == 1
+
+        await until(stands_still, "the engine gets nowhere")
+
+    async def _one_more(self, received: Received) -> None:
+        self.sent += 1
+
+
+def delta_of(size: int) -> bytes:
+    event = {"choices": [{"index": 0, "delta": {"content": "x" * size}}]}
+    return f"data: {json.dumps(event)}\n\n".encode()
 
 
 async def test_a_reader_that_does_not_read_stops_the_engine(
     world: World, stub: RouterServiceAsyncStub
 ) -> None:
     size, count = 32 * 1024, 2000
-    delta = json.dumps({"choices": [{"index": 0, "delta": {"content": "x" * size}}]})
-    chunk = f"data: {delta}\n\n".encode()
-    world.decode.script.events = lambda received: [chunk] * count + [b"data: [DONE]\n\n"]
-    sent = 0
-
-    async def one_more(received: Received) -> None:
-        nonlocal sent
-        sent += 1
-
-    world.decode.script.between_chunks = one_more
+    flow = Flow(world.decode, [delta_of(size)] * count + [b"data: [DONE]\n\n"])
     call = stub.Generate(chat(), timeout=60)
     assert (await anext(aiter(call))).HasField("plan")
-    await until(lambda: sent > 0, "the stream begins")
 
-    seen = [0]
+    await flow.stalled()
 
-    def stands_still() -> bool:
-        seen.append(sent)
-        return len(seen) > 30 and len(set(seen[-30:])) == 1
-
-    await until(stands_still, "the engine gets nowhere")
-    assert sent < count / 2  # sockets buffer a few MB
+    assert flow.sent < count / 2  # sockets buffer a few MB
 
     received = 0
     async for event in call:
         received += len(event.chunk.text)
     assert received == size * count
-    assert sent == count
+    assert flow.sent == count
 
 
 async def test_calls_are_refused_once_the_router_drains(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import grpc
+
 from contraflow.core.errors import EngineFailed, NoEligibleEngine
 from contraflow.core.instructions import Pull
 from contraflow.router.generate_errors import of_engine, of_router
@@ -16,7 +18,7 @@ from contraflow.router.turn import Turns
 from contraflow.runtime.grpc_interceptor import Context
 from contraflow.v1 import handle_pb2
 from contraflow.v1 import router_service_pb2 as pb
-from contraflow.web import ApiError
+from contraflow.web import ApiError, ClientDisconnected
 from contraflow.web.headers import HeaderPair, Headers
 from contraflow.wire.convert import duration
 
@@ -52,10 +54,12 @@ class Generations:
         answer = _Answer(context)
         try:
             await self._turns.serve(http, answer, answer.planned)
+            await answer.end()
         except ApiError as error:
             self._metrics.error(error.err_type)
             raise of_router(error) from error
-        await answer.end()
+        except ClientDisconnected:
+            raise asyncio.CancelledError from None
 
     async def drain(self, deadline: float) -> int:
         """Refuse calls from now on, and let those that run finish for so many seconds.
@@ -124,7 +128,11 @@ class _Answer:
         await self._write(pb.GenerateResponse(result=_result(self._report)))
 
     async def _write(self, message: pb.GenerateResponse) -> None:
-        await self._context.write(message)
+        try:
+            await self._context.write(message)
+        except grpc.aio.InternalError as error:
+            # A message under way when the caller left: this comes before the cancellation.
+            raise ClientDisconnected("the caller has left") from error
 
 
 def _headers(context: Context) -> list[HeaderPair]:
