@@ -135,9 +135,9 @@ async def test_a_reader_that_is_too_slow_is_refused_and_may_watch_again(
         responses = aiter(call)
         assert (await anext(responses)).HasField("listed")
         # More than the transport takes in without being read, each change a big one.
-        digest = "d" * 60_000
+        tenant = "t" * 60_000
         for number in range(400):
-            decode.retain(f"s{number}", message_digest=digest)
+            decode.retain(f"s{number}", tenant=tenant)
 
         async def all_known() -> bool:
             return (await agent.engines())[0].retained_handles == 400
