@@ -124,10 +124,10 @@ class Pair:
         max_tokens: int = 20,
         **fields: Any,
     ) -> Answer:
-        """Run one request to its end."""
-        return Answer([output async for output in self.start(
-            engine, prompt, params, max_tokens=max_tokens, **fields
-        )])  # fmt: skip
+        """Run one request to its end, which must come within a minute of real time."""
+        stream = self.start(engine, prompt, params, max_tokens=max_tokens, **fields)
+        async with asyncio.timeout(60.0):
+            return Answer([output async for output in stream])
 
     def start(
         self,

@@ -149,6 +149,7 @@ async def test_an_engine_that_dies_during_a_read_costs_no_turn() -> None:
         await pair.decode.close()
         await played(pair.clock, asyncio.wait_for(first, None))
         assert first.result().token_ids == await expected(history, 1)
+        assert pair.prefill.counters.nixl_failed_transfers == 1
 
 
 async def test_prefill_holds_its_blocks_for_thirty_seconds() -> None:

@@ -46,6 +46,38 @@ async def test_who_is_preempted_after_a_pull_is_not_pulled_for_again() -> None:
         await pair.nothing_is_held(pair.prefill)
 
 
+async def test_prefill_that_is_preempted_after_a_pull_computes_the_rest_itself() -> None:
+    async with a_pair(prefill={"num_blocks": 15}) as pair:
+        first = await pair.turn(a_prompt(4 * BLOCK))
+        await pair.nothing_is_held(pair.prefill)
+        pair.prefill.clear_prefix_cache()
+        history = [*a_prompt(4 * BLOCK), *first.tokens, *a_prompt(3)]
+        other = asyncio.create_task(pair.ask(pair.prefill, a_prompt(60, 3), max_tokens=150))
+        await soon(lambda: pair.prefill.counters.requests_running == 1, "the first runs")
+        answer = await pair.ask(pair.prefill, history, pair.for_pull(pair.claim()), max_tokens=90)
+        assert pair.prefill.counters.preemptions > 0
+        assert answer.tokens == await expected(history, 90)
+        assert (await other).tokens == await expected(a_prompt(60, 3), 150)
+        assert len(pair.prefill.counters.nixl_transfers) == 1
+
+
+@pytest.mark.parametrize(("version", "overtakes"), [("0.32", False), ("0.33", True)])
+async def test_only_the_later_release_looks_behind_a_request_that_does_not_fit(
+    version: str, overtakes: bool
+) -> None:
+    async with a_pair(num_blocks=15, vllm_version=version) as pair:
+        ended: list[str] = []
+
+        async def run(name: str, length: int, made: int) -> None:
+            await pair.ask(pair.decode, a_prompt(length, len(name)), max_tokens=made)
+            ended.append(name)
+
+        running = asyncio.create_task(run("first", 5 * BLOCK, 60))
+        await soon(lambda: pair.decode.counters.requests_running == 1, "the first runs")
+        await asyncio.gather(run("big", 10 * BLOCK, 1), run("small", BLOCK, 1), running)
+        assert ended == (["small", "first", "big"] if overtakes else ["first", "big", "small"])
+
+
 async def test_an_answer_that_fills_the_pool_ends_by_length() -> None:
     async with a_pair(num_blocks=5) as pair:
         answer = await pair.ask(pair.decode, a_prompt(20), max_tokens=1000)

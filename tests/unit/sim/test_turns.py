@@ -113,6 +113,21 @@ async def test_what_was_spoiled_spoils_what_is_computed_after_it() -> None:
         assert (await pair.ask(pair.decode, history, leg)).last.num_cached_tokens == len(history)
 
 
+async def test_the_same_tokens_after_others_are_other_kv() -> None:
+    stock = {"do_remote_decode": False, "do_remote_prefill": True}
+    last = a_prompt(BLOCK, 9)
+    async with a_pair() as pair:
+        history = [*a_prompt(BLOCK, 1), *last, *a_prompt(5)]
+        leg = {"do_remote_decode": False, OURS: TOLD.to_json()}
+        await pair.ask(pair.decode, history, leg)
+        other = await pair.ask(pair.decode, [*a_prompt(BLOCK, 2), *last, *a_prompt(5)], stock)
+        params = pair.for_pull(pair.claim())
+        params["remote_block_ids"][0][1] = other.params["remote_block_ids"][0][1]
+        answer = await pair.prefilled(history, params)
+        assert answer.pull["outcome"] == "PULLED"
+        assert answer.tokens != await expected(history, 1)
+
+
 async def test_a_handle_is_read_once() -> None:
     async with a_pair(decode={"num_blocks": 20}) as pair:
         history = await retained(pair)
