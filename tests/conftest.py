@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
+import pytest
+import structlog
 from hypothesis import settings
 
 settings.register_profile("usual", deadline=None, print_blob=True)
 settings.register_profile("full", deadline=None, print_blob=True, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """A service that runs in a test sets up logging for its process, which is ours."""
+    yield
+    structlog.reset_defaults()

@@ -244,7 +244,7 @@ def retained(
 
 
 def claimed(engine: Engine) -> Handle:
-    request = ClaimRequest("c1", TOLD.tenant, TOLD.session_key, 60.0, 10.0, TOLD.message_digest)
+    request = ClaimRequest("c1", TOLD.tenant, TOLD.session_key, 60.0, 10.0, (TOLD.message_digest,))
     return engine.half._retained.acquire(request)
 
 

@@ -123,7 +123,8 @@ BAD_ACQUIRES = [
     ("engine_id", ""),
     ("session_key", "chat"),
     ("session_key", "A" * 32),
-    ("message_digest", "d" * 5000),
+    ("message_digests", ["d" * 5000]),
+    ("message_digests", ["d"] * 17),
     ("hint_handle_id", "h" * 5000),
     ("start_by", Duration()),
     ("start_by", Duration(seconds=-5)),
@@ -137,6 +138,8 @@ async def test_malformed_acquires_name_the_field() -> None:
             request.CopyFrom(ACQUIRE)
             if isinstance(value, Duration):
                 request.start_by.CopyFrom(value)
+            elif isinstance(value, list):
+                request.message_digests.extend(value)
             else:
                 setattr(request, field, value)
             with pytest.raises(grpc.aio.AioRpcError) as failure:

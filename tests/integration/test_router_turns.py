@@ -25,7 +25,7 @@ from tests.support.wait import until
 
 from contraflow.core.errors import HandleClaimed, LeaseTooShort
 from contraflow.core.instructions import Instructions, Pull
-from contraflow.core.session import session_key
+from contraflow.core.session import is_session_key, session_key
 from contraflow.runtime.clock import SystemClock
 from contraflow.web import ClientLimits
 
@@ -64,7 +64,9 @@ async def test_the_first_turn_computes_and_hands_the_blocks_to_decode(world: Wor
     assert prefill.params == {
         "do_remote_decode": True, "do_remote_prefill": False, "contraflow": instructions,
     }  # fmt: skip
+    assert is_session_key(instructions["message_digest"])
     assert instructions == {
+        "message_digest": instructions["message_digest"],
         "tenant": "default", "session_key": KEY, "turn_id": answer.plan["turn"],
         "decision": "RECOMPUTE", "min_pull_tokens": 64,
     }  # fmt: skip

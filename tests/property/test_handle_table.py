@@ -22,7 +22,8 @@ from contraflow.core.errors import (
 from contraflow.core.handle import LIVE, ClaimRequest, Handle, HandleTable, State
 
 MAX_BRANCHES = 4
-TENANTS, SESSIONS, DIGESTS = ("t1", "t2"), ("s1", "s2"), ("", "d1")
+TENANTS, SESSIONS = ("t1", "t2"), ("s1", "s2")
+DIGESTS = ("", "d1", "d2", "s1")  # a session key that is a digest: found by its messages
 
 
 @dataclass
@@ -117,7 +118,7 @@ class HandleTableMachine(RuleBasedStateMachine):
         claim_id=st.sampled_from([f"c{i}" for i in range(12)]) | claims,
         tenant=st.sampled_from(TENANTS),
         session=st.sampled_from(SESSIONS),
-        digest=st.sampled_from(DIGESTS),
+        digests=st.lists(st.sampled_from(DIGESTS[1:]), max_size=3, unique=True),
         start_by=st.floats(0.5, 20),
         max_read=st.floats(0.5, 10),
         hint=st.sampled_from(["", "e/r0", "e/r1", "e/r2"]),
@@ -127,12 +128,12 @@ class HandleTableMachine(RuleBasedStateMachine):
         claim_id: str,
         tenant: str,
         session: str,
-        digest: str,
+        digests: list[str],
         start_by: float,
         max_read: float,
         hint: str,
     ) -> str:
-        request = ClaimRequest(claim_id, tenant, session, start_by, max_read, digest, hint)
+        request = ClaimRequest(claim_id, tenant, session, start_by, max_read, tuple(digests), hint)
         want = self.expected(request)
         if isinstance(want, Known):
             handle = self.table.acquire(request, self.now)
@@ -165,20 +166,19 @@ class HandleTableMachine(RuleBasedStateMachine):
         if request.claim_id in self.spent_claims:
             return HandleClaimed
         session = [k for k in self.live() if k.handle.session_key == request.session_key]
-        mine_too = [
-            k
-            for k in session
-            if k.handle.tenant == request.tenant
-            and k.handle.message_digest == request.message_digest
-        ]
+        mine_too = [k for k in session if k.handle.tenant == request.tenant]
+        held = [k.handle.message_digest for k in mine_too]
+        named = next((digest for digest in request.message_digests if digest in held), None)
+        if named is not None:
+            mine_too = [k for k in mine_too if k.handle.message_digest == named]
+        if len(mine_too) > 1 and request.message_digests and named in (None, request.session_key):
+            return AmbiguousSession
         if not mine_too:
             if any(k.handle.tenant != request.tenant for k in session):
                 return TenantMismatch
             hinted = [k for k in self.known if k.handle.handle_id == request.hint_handle_id]
             ended = hinted and hinted[0].state is State.EXPIRED
             return HandleExpired if ended else HandleNotFound
-        if request.message_digest and len(mine_too) > 1:
-            return AmbiguousSession
         newest = mine_too[-1]
         if newest.state is State.CLAIMED:
             return HandleClaimed

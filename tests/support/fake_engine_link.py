@@ -224,8 +224,9 @@ class FakeEngineLink:
             session_key=order.session_key,
             start_by=seconds(order.start_by),
             max_read=seconds(order.max_read),
-            message_digest=order.message_digest,
+            message_digests=tuple(order.message_digests),
             hint_handle_id=order.hint_handle_id,
+            produced_by_turn_id=order.produced_by_turn_id,
         )
         try:
             handle = self.table.acquire(request, now)

@@ -56,7 +56,7 @@ class Owner(FakeAgent):
         self.acquired.append(request)
         wanted = ClaimRequest(
             request.claim_id, request.tenant, request.session_key, 60.0, 10.0,
-            request.message_digest, request.hint_handle_id, request.produced_by_turn_id,
+            tuple(request.message_digests), request.hint_handle_id, request.produced_by_turn_id,
         )  # fmt: skip
         table = self.tables[request.engine_id]
         handle = table.acquire(wanted, 0.0)

@@ -107,8 +107,10 @@ def claim_request(
     require_id(request.engine_id, "engine_id")
     if not is_session_key(request.session_key):
         raise InvalidArgument("a session key has 32 hex digits", field="session_key")
-    if len(request.message_digest) > MAX_ID_LENGTH:
-        raise InvalidArgument("the digest is too long", field="message_digest")
+    if len(request.message_digests) > MAX_DIGESTS:
+        raise InvalidArgument(f"at most {MAX_DIGESTS} digests", field="message_digests")
+    if any(len(digest) > MAX_ID_LENGTH for digest in request.message_digests):
+        raise InvalidArgument("a digest is too long", field="message_digests")
     if len(request.hint_handle_id) > MAX_ID_LENGTH:
         raise InvalidArgument("the handle id is too long", field="hint_handle_id")
     if len(request.produced_by_turn_id) > MAX_ID_LENGTH:
@@ -123,7 +125,7 @@ def claim_request(
         session_key=request.session_key,
         start_by=start_by,
         max_read=max_read,
-        message_digest=request.message_digest,
+        message_digests=tuple(request.message_digests),
         hint_handle_id=request.hint_handle_id,
         produced_by_turn_id=request.produced_by_turn_id,
     )
@@ -137,7 +139,7 @@ def acquire_order(call_id: int, request: ClaimRequest) -> link_pb.AttachResponse
             claim_id=request.claim_id,
             tenant=request.tenant,
             session_key=request.session_key,
-            message_digest=request.message_digest,
+            message_digests=request.message_digests,
             hint_handle_id=request.hint_handle_id,
             produced_by_turn_id=request.produced_by_turn_id,
             start_by=duration(request.start_by),
@@ -192,3 +194,7 @@ def _is_base_url(text: str) -> bool:
         return url.scheme in ("http", "https") and bool(url.hostname) and (url.port or 1) > 0
     except ValueError:
         return False
+
+
+MAX_DIGESTS = 16
+"""In one acquire."""

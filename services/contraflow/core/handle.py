@@ -74,7 +74,8 @@ class Handle:
 class ClaimRequest:
     """Who asks for what. ``start_by`` and ``max_read`` are seconds from ``now``.
 
-    With ``produced_by_turn_id`` only the handle of that turn will do.
+    With ``produced_by_turn_id`` only the handle of that turn will do. ``message_digests``, the
+    latest first, are those of turns that the reader may go on from: they tell branches apart.
     """
 
     claim_id: str
@@ -82,7 +83,7 @@ class ClaimRequest:
     session_key: str
     start_by: float
     max_read: float
-    message_digest: str = ""
+    message_digests: tuple[str, ...] = ()
     hint_handle_id: str = ""
     produced_by_turn_id: str = ""
 
@@ -137,8 +138,8 @@ class HandleTable:
         and none once its handle has ended. A returned claim may be made anew.
 
         Raises HandleNotFound, HandleClaimed, HandleExpired, LeaseTooShort, TenantMismatch,
-        and AmbiguousSession where several handles have one digest: each is another
-        conversation's, and a guess would spend it.
+        and AmbiguousSession where nothing tells which of several handles is meant: a guess
+        would spend that of another conversation or branch.
         """
         if known := self._claims.get(request.claim_id):
             return self._repeated(self._live[known], request, now)
@@ -215,15 +216,11 @@ class HandleTable:
 
     def _newest(self, request: ClaimRequest) -> Handle:
         of_session = self._of_session(request.session_key)
-        matching = [
-            h
-            for h in of_session
-            if h.tenant == request.tenant and h.message_digest == request.message_digest
-        ]
+        matching = [handle for handle in of_session if handle.tenant == request.tenant]
         if turn := request.produced_by_turn_id:
             matching = [handle for handle in matching if handle.turn_id == turn]
-        elif request.message_digest and len(matching) > 1:
-            raise AmbiguousSession("several conversations have retained these very messages")
+        elif digests := request.message_digests:
+            matching = self._branch(matching, digests, request.session_key)
         if matching:
             return matching[-1]
         if any(h.tenant != request.tenant for h in of_session):
@@ -231,6 +228,17 @@ class HandleTable:
         if self._ended.get(request.hint_handle_id) is State.EXPIRED:
             raise HandleExpired("the lease of the handle has run out")
         raise HandleNotFound("no handle of this session is retained")
+
+    @staticmethod
+    def _branch(handles: list[Handle], digests: tuple[str, ...], session_key: str) -> list[Handle]:
+        for digest in digests:
+            if found := [handle for handle in handles if handle.message_digest == digest]:
+                if digest == session_key and len(found) > 1:
+                    raise AmbiguousSession("several conversations have retained these messages")
+                return found
+        if len(handles) > 1:
+            raise AmbiguousSession("no branch of the session has retained these messages")
+        return handles  # a history that was rewritten: the proof tells how much still holds
 
     @staticmethod
     def _repeated(handle: Handle, request: ClaimRequest, now: float) -> Handle:

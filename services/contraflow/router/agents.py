@@ -42,8 +42,8 @@ _OPTIONS = (
 class Wanted:
     """A claim to ask for; ``hint_handle_id`` may be stale or empty.
 
-    ``message_digest`` is empty where the client names the session. With
-    ``produced_by_turn_id`` only the handle of that turn will do.
+    ``message_digests`` of turns that this one may go on from, the latest first, tell branches
+    apart. With ``produced_by_turn_id`` only the handle of that turn will do.
     """
 
     claim_id: str
@@ -52,7 +52,7 @@ class Wanted:
     engine_id: str
     agent_address: str
     hint_handle_id: str
-    message_digest: str = ""
+    message_digests: tuple[str, ...] = ()
     produced_by_turn_id: str = ""
 
 
@@ -118,7 +118,7 @@ class Agents:
             session_key=wanted.session_key,
             engine_id=wanted.engine_id,
             hint_handle_id=wanted.hint_handle_id,
-            message_digest=wanted.message_digest,
+            message_digests=wanted.message_digests,
             produced_by_turn_id=wanted.produced_by_turn_id,
             start_by=self._start_by,
         )

@@ -74,7 +74,7 @@ class Prefill:
             engine_id=plan.home.engine_id,
             agent_address=plan.home.agent_address,
             hint_handle_id=plan.handle_id,
-            message_digest=continues.key if identity.continues else "",
+            message_digests=identity.earlier_digests,
             produced_by_turn_id=continues.turn_id,
         )
         # The next turn with the same reply shall ask for another handle.

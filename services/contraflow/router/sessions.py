@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 from msgspec import UNSET, Raw
@@ -10,13 +11,14 @@ from msgspec import UNSET, Raw
 from contraflow.core.plan import Continuation, TurnRequest
 from contraflow.core.session import cache_salt, message_chain, message_key, session_key
 from contraflow.router.affinity import Produced
-from contraflow.router.messages import canonical, kind_of, messages_of, reply_digest
+from contraflow.router.messages import Message, canonical, kind_of, messages_of, reply_digest
 from contraflow.web import BodyError, find_header, get_str, remove_key
 from contraflow.web.headers import Headers
 from contraflow.web.json_splice import Fields
 
 SESSION_HEADER = b"x-session-id"
 _XARGS = "vllm_xargs"
+_MAX_DIGESTS = 16
 
 
 class Known(Protocol):
@@ -34,20 +36,18 @@ class Identity:
     """Whose turn it is, and of which conversation.
 
     ``session_key`` is what its handle is retained under; empty for a request that names no
-    session and has no messages. ``continues`` is set where the messages stand for a session,
-    with ``reply_digest`` of the reply that they go on from.
+    session and has no messages. ``message_digest`` covers all its messages,
+    ``earlier_digests`` those up to replies, the latest first. ``continues`` is set where the
+    messages stand for a session, with ``reply_digest`` of the reply that they go on from.
     """
 
     tenant: str
     session_key: str
     cache_salt: str
+    message_digest: str = ""
+    earlier_digests: tuple[str, ...] = ()
     continues: Continuation | None = None
     reply_digest: str = ""
-
-    @property
-    def message_digest(self) -> str:
-        """The key again, where it is a digest of messages."""
-        return self.session_key if self.continues else ""
 
     def request(self, model: str, *, skips_prefix_cache: bool = False) -> TurnRequest:
         """What is to be planned."""
@@ -70,27 +70,33 @@ def identify(
     BodyError for ids of a wrong type.
     """
     salt = cache_salt(secret, tenant, _client_salt(fields))
-    if session_id := _session_id(fields, headers):
-        return Identity(tenant, session_key(secret, tenant, session_id), salt)
+    session_id = _session_id(fields, headers)
     kind = kind_of(path)
     messages = messages_of(kind, fields) if kind else []
     try:
         links = message_chain(secret, tenant, model, kind, map(canonical, messages))
     except RecursionError:
         links = []
-    if not links:
+    own = message_key(secret, links[-1]) if links else ""
+    replies = [count for count in range(len(links) - 1, 0, -1) if _is_reply(messages[count])]
+    earlier = ((count, message_key(secret, links[count - 1])) for count in replies)
+    if session_id:
+        digests = tuple(digest for _, digest in islice(earlier, _MAX_DIGESTS))
+        return Identity(tenant, session_key(secret, tenant, session_id), salt, own, digests)
+    if not own:
         return Identity(tenant, "", salt)
-    own_key = message_key(secret, links[-1])
-    for count in range(len(messages) - 1, 0, -1):
-        reply = messages[count]
-        if reply.get("role") != "assistant":
-            continue
-        key, digest = message_key(secret, links[count - 1]), reply_digest(reply)
+    for count, key in earlier:
+        digest = reply_digest(messages[count])
         produced = known.produced(key, digest)
         if known.is_live(key) or (produced is not None and not produced.spent):
             turn, engine = (produced.turn_id, produced.engine_id) if produced else ("", "")
-            return Identity(tenant, own_key, salt, Continuation(key, turn, engine), digest)
-    return Identity(tenant, own_key, salt, Continuation())
+            before = Continuation(key, turn, engine)
+            return Identity(tenant, own, salt, own, (key,), before, digest)
+    return Identity(tenant, own, salt, own, continues=Continuation())
+
+
+def _is_reply(message: Message) -> bool:
+    return message.get("role") == "assistant"
 
 
 def engine_overrides(identity: Identity, fields: Fields) -> dict[str, Any]:

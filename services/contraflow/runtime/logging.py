@@ -45,7 +45,6 @@ def configure(component: str, level: LogLevel = "info", stream: TextIO = sys.std
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(stream),
-        cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(stream)
     handler.setFormatter(

@@ -57,11 +57,11 @@ class DrainEngineResponse(_message.Message):
     def __init__(self, engine: _Optional[_Union[_engine_pb2.Engine, _Mapping]] = ...) -> None: ...
 
 class AcquireHandleRequest(_message.Message):
-    __slots__ = ("claim_id", "tenant", "session_key", "message_digest", "engine_id", "hint_handle_id", "start_by", "produced_by_turn_id")
+    __slots__ = ("claim_id", "tenant", "session_key", "message_digests", "engine_id", "hint_handle_id", "start_by", "produced_by_turn_id")
     CLAIM_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     SESSION_KEY_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_DIGESTS_FIELD_NUMBER: _ClassVar[int]
     ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
     HINT_HANDLE_ID_FIELD_NUMBER: _ClassVar[int]
     START_BY_FIELD_NUMBER: _ClassVar[int]
@@ -69,12 +69,12 @@ class AcquireHandleRequest(_message.Message):
     claim_id: str
     tenant: str
     session_key: str
-    message_digest: str
+    message_digests: _containers.RepeatedScalarFieldContainer[str]
     engine_id: str
     hint_handle_id: str
     start_by: _duration_pb2.Duration
     produced_by_turn_id: str
-    def __init__(self, claim_id: _Optional[str] = ..., tenant: _Optional[str] = ..., session_key: _Optional[str] = ..., message_digest: _Optional[str] = ..., engine_id: _Optional[str] = ..., hint_handle_id: _Optional[str] = ..., start_by: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., produced_by_turn_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, claim_id: _Optional[str] = ..., tenant: _Optional[str] = ..., session_key: _Optional[str] = ..., message_digests: _Optional[_Iterable[str]] = ..., engine_id: _Optional[str] = ..., hint_handle_id: _Optional[str] = ..., start_by: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., produced_by_turn_id: _Optional[str] = ...) -> None: ...
 
 class AcquireHandleResponse(_message.Message):
     __slots__ = ("handle", "transfer_params", "proof", "start_by", "hold_until")

@@ -62,12 +62,12 @@ class HandleUpdate(_message.Message):
     def __init__(self, handle: _Optional[_Union[_handle_pb2.Handle, _Mapping]] = ...) -> None: ...
 
 class Acquire(_message.Message):
-    __slots__ = ("call_id", "claim_id", "tenant", "session_key", "message_digest", "hint_handle_id", "start_by", "max_read", "produced_by_turn_id")
+    __slots__ = ("call_id", "claim_id", "tenant", "session_key", "message_digests", "hint_handle_id", "start_by", "max_read", "produced_by_turn_id")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     CLAIM_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     SESSION_KEY_FIELD_NUMBER: _ClassVar[int]
-    MESSAGE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_DIGESTS_FIELD_NUMBER: _ClassVar[int]
     HINT_HANDLE_ID_FIELD_NUMBER: _ClassVar[int]
     START_BY_FIELD_NUMBER: _ClassVar[int]
     MAX_READ_FIELD_NUMBER: _ClassVar[int]
@@ -76,12 +76,12 @@ class Acquire(_message.Message):
     claim_id: str
     tenant: str
     session_key: str
-    message_digest: str
+    message_digests: _containers.RepeatedScalarFieldContainer[str]
     hint_handle_id: str
     start_by: _duration_pb2.Duration
     max_read: _duration_pb2.Duration
     produced_by_turn_id: str
-    def __init__(self, call_id: _Optional[int] = ..., claim_id: _Optional[str] = ..., tenant: _Optional[str] = ..., session_key: _Optional[str] = ..., message_digest: _Optional[str] = ..., hint_handle_id: _Optional[str] = ..., start_by: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_read: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., produced_by_turn_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, call_id: _Optional[int] = ..., claim_id: _Optional[str] = ..., tenant: _Optional[str] = ..., session_key: _Optional[str] = ..., message_digests: _Optional[_Iterable[str]] = ..., hint_handle_id: _Optional[str] = ..., start_by: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_read: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., produced_by_turn_id: _Optional[str] = ...) -> None: ...
 
 class Grant(_message.Message):
     __slots__ = ("handle", "transfer_params", "proof")

@@ -140,7 +140,7 @@ def test_denials_name_their_reason(world: World, agent: FakeAgentLink) -> None:
     for order, reason in (
         ({}, errors_pb2.ERROR_REASON_HANDLE_CLAIMED),
         ({"tenant": "evil"}, errors_pb2.ERROR_REASON_TENANT_MISMATCH),
-        ({"message_digest": "ab"}, errors_pb2.ERROR_REASON_HANDLE_NOT_FOUND),
+        ({"produced_by_turn_id": "ab"}, errors_pb2.ERROR_REASON_HANDLE_NOT_FOUND),
     ):
         acquire(stream, 1, "c2", **order)
         denial = stream.hear("acquire_result").denial

@@ -59,18 +59,32 @@ def test_the_newest_decides_even_if_an_older_one_is_free() -> None:
 
 
 def test_messages_that_several_conversations_have_are_nobodys() -> None:
+    """Such sessions have the digest of their messages for a key."""
     table = table_of(
-        replace(handle("a"), message_digest="m", turn_id="t1"),
-        replace(handle("b"), message_digest="m", turn_id="t2"),
+        replace(handle("a"), message_digest="s", turn_id="t1"),
+        replace(handle("b"), message_digest="s", turn_id="t2"),
     )
     with pytest.raises(AmbiguousSession):
-        table.acquire(replace(ASK, message_digest="m"), 0.0)
-    claimed = table.acquire(replace(ASK, message_digest="m", produced_by_turn_id="t1"), 0.0)
+        table.acquire(replace(ASK, message_digests=("s",)), 0.0)
+    claimed = table.acquire(replace(ASK, message_digests=("s",), produced_by_turn_id="t1"), 0.0)
     assert claimed.request_id == "a"
     with pytest.raises(HandleNotFound):
-        table.acquire(
-            replace(ASK, claim_id="c3", message_digest="m", produced_by_turn_id="t3"), 0.0
-        )
+        table.acquire(replace(ASK, claim_id="c3", produced_by_turn_id="t3"), 0.0)
+
+
+def test_a_branch_is_told_by_its_messages() -> None:
+    table = table_of(
+        replace(handle("a"), message_digest="m1"), replace(handle("b"), message_digest="m2")
+    )
+    with pytest.raises(AmbiguousSession):
+        table.acquire(replace(ASK, message_digests=("other",)), 0.0)
+    claimed = table.acquire(replace(ASK, message_digests=("m3", "m1", "m2")), 0.0)
+    assert claimed.request_id == "a"
+
+
+def test_a_rewritten_history_gets_the_one_handle_there_is() -> None:
+    table = table_of(replace(handle("a"), message_digest="m1"))
+    assert table.acquire(replace(ASK, message_digests=("other",)), 0.0).request_id == "a"
 
 
 def test_a_stale_hint_still_finds_the_newest() -> None:

@@ -136,10 +136,12 @@ def test_a_chat_without_an_id_is_its_messages() -> None:
 
 
 def test_an_id_goes_before_the_messages() -> None:
-    named = identified(fields(messages=[USER], session_id="s"))
+    named = identified(fields(messages=[USER, REPLY, MORE], session_id="s"))
     assert named.session_key == session_key(SECRET, "t", "s")
     assert named.continues is None
-    assert named.message_digest == ""
+    # Its messages still tell its branches apart.
+    assert named.message_digest == chat(USER, REPLY, MORE).session_key
+    assert named.earlier_digests == (chat(USER).session_key,)
 
 
 @pytest.mark.parametrize(

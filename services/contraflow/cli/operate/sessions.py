@@ -42,7 +42,7 @@ def sessions(engine: str | None, directory: Server, as_json: bool) -> None:
                 "handle_id": one.handle_id,
                 "num_tokens": one.num_tokens,
                 "branches": one.branches,
-                "implicit": bool(one.message_digest),
+                "implicit": one.message_digest == one.session_key,
                 "ttl_seconds": seconds(one.ttl),
                 "agent_address": one.agent_address,
             }
