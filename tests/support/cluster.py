@@ -223,8 +223,9 @@ class Cluster:
         return (await self.deployment.metrics(engine or self.decode))["vllm:kv_cache_usage_perc"]
 
     async def until_pinned_below(self, share: float, engine: EngineHandle | None = None) -> None:
-        """Returns once an engine, D by default, has freed that much."""
-        await until_good(partial(self.pinned, engine), lambda pinned: pinned < share)
+        """Returns once an engine, D by default, has freed that much. Blocks that P has handed
+        over and that nobody reads any more are held for the 30 s of their lease."""
+        await until_good(partial(self.pinned, engine), lambda pinned: pinned < share, within=45)
 
     async def decode_id(self) -> str:
         """Incarnation of the decode engine."""
