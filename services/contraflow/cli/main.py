@@ -137,6 +137,7 @@ def up(engine: str, prefill: int, decode: int, port: int | None, routers: int) -
         decodes=decode,
         routers=routers,
         router_port=port,
+        sim_profile="cpu-demo",
     )
     sys.exit(run(spec))
 

@@ -37,7 +37,7 @@ from contraflow.router.report import parse_header
 from contraflow.router.tenancy import DEFAULT_TENANT
 from contraflow.v1 import router_service_pb2
 
-DEMO_SPEC = DeploymentSpec(routers=2, with_reference=True)
+DEMO_SPEC = DeploymentSpec(routers=2, with_reference=True, sim_profile="cpu-demo")
 _POLL_SECONDS = 0.1
 _METRICS_SECONDS = 15.0
 _VIEW_SECONDS = 15.0

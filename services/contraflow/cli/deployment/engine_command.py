@@ -76,6 +76,7 @@ def sim_process(spec: DeploymentSpec, engine: EngineHandle, agent: str) -> Proce
         "--model", MODEL_NAME,
         *_common_arguments(spec, engine, agent),
         "--side-channel-port", str(engine.side_port),
+        "--profile", spec.sim_profile,
         "--log-level", spec.log_level,
         *spec.engine_args,
     ]  # fmt: skip

@@ -47,6 +47,8 @@ class DeploymentSpec:
     connector_module: str | None = "contraflow_connector.connector"
     engine_env: Mapping[str, str] = field(default_factory=dict)
     engine_args: tuple[str, ...] = ()
+    sim_profile: str = "instant"
+    """Cost profile of sim engines."""
     blocks: int = 512
     block_size: int = 32
     max_model_len: int = 4096
