@@ -199,3 +199,10 @@ async def test_what_is_missing_is_named(world: World, stub: RouterServiceAsyncSt
     assert "prefill" in str(await missing(stub))
     del world.replica.engines["d1"]
     assert "decode" in str(await missing(stub))
+
+
+async def test_a_refusal_arrives_however_long_what_it_quotes(
+    stub: RouterServiceAsyncStub,
+) -> None:
+    with pytest.raises(NoEligibleEngine):
+        await plan(stub, tenant="default", model="m" * 100_000)

@@ -20,6 +20,8 @@ RETRY_AFTER = "retry_after_seconds"
 """Metadata key of an Overloaded: seconds as text; travels as RetryInfo."""
 
 _DEFAULT_RETRY_SECONDS = 1.0
+_MAX_MESSAGE = 512
+_MAX_METADATA = 256
 
 STATUS_CODES: dict[Reason, grpc.StatusCode] = {
     Reason.INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT,
@@ -67,10 +69,14 @@ class TimedOut(CallFailed):
 
 
 def to_status(error: ContraflowError) -> status_pb2.Status:
-    """The status of an error with its details: ErrorInfo, and RetryInfo if OVERLOADED."""
-    status = status_pb2.Status(code=_number(error.reason), message=str(error))
+    """The status of an error with its details: ErrorInfo, and RetryInfo if OVERLOADED.
+
+    Texts are cut: a status travels in a header, and a peer drops those above 8 KiB.
+    """
+    status = status_pb2.Status(code=_number(error.reason), message=str(error)[:_MAX_MESSAGE])
+    metadata = {name: value[:_MAX_METADATA] for name, value in error.metadata.items()}
     status.details.append(_any(error_details_pb2.ErrorInfo(
-        reason=error.reason, domain=DOMAIN, metadata=error.metadata
+        reason=error.reason, domain=DOMAIN, metadata=metadata
     )))  # fmt: skip
     if error.reason is Reason.OVERLOADED:
         delay = float(error.metadata.get(RETRY_AFTER, _DEFAULT_RETRY_SECONDS))

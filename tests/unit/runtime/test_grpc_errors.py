@@ -10,7 +10,7 @@ import pytest
 from grpc.aio import AioRpcError, Metadata
 
 from contraflow.core import errors
-from contraflow.core.errors import ContraflowError, Internal, Reason, by_reason
+from contraflow.core.errors import ContraflowError, Internal, InvalidArgument, Reason, by_reason
 from contraflow.runtime import grpc_errors
 from contraflow.runtime.grpc_errors import (
     STATUS_CODES,
@@ -108,3 +108,8 @@ def test_a_status_without_our_details_is_a_failed_call() -> None:
         assert isinstance(error, CallFailed)
         assert isinstance(error, Internal)
         assert error.code is code
+
+
+def test_a_status_fits_into_a_header() -> None:
+    error = InvalidArgument("m" * 100_000, field="f" * 100_000)
+    assert to_status(error).ByteSize() < 2_000
