@@ -60,7 +60,7 @@ services() {
   local lock=requirements/services.lock env project
   env=$(digest "$PWD" "$python" "$lock")
   if ! current .venv/.env "$env"; then
-    say "services environment .venv: about 85 MB to download, 310 MB on disk, half a minute"
+    say "services environment .venv: about 155 MB to download, 560 MB on disk, a minute"
     new_venv .venv
     pip_install .venv --require-hashes --no-deps -r "$lock"
     printf '%s' "$env" >.venv/.env
