@@ -64,11 +64,16 @@ async def test_reflection(process: subprocess.Popen[str], version: str) -> None:
             response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
         )
         symbol = "contraflow.v1.DirectoryService"
-        answers = call(iter([request(list_services=""), request(file_containing_symbol=symbol)]))
-        listed, described = [answer async for answer in answers]
+        symbols = [symbol, f"{symbol}.ListEngines", f"{symbol}.NoSuch", "no.such.Symbol"]
+        asked = [request(file_containing_symbol=one) for one in symbols]
+        answers = call(iter([request(list_services=""), *asked]))
+        listed, *described = [answer async for answer in answers]
     names = {service.name for service in listed.list_services_response.service}
     assert {symbol, "contraflow.v1.ServerInfoService", "grpc.health.v1.Health"} <= names
-    assert described.file_descriptor_response.file_descriptor_proto
+    for found in described[:2]:
+        assert found.file_descriptor_response.file_descriptor_proto
+    for missed in described[2:]:
+        assert missed.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
 
 
 async def test_health_and_server_info(process: subprocess.Popen[str]) -> None:

@@ -28,7 +28,9 @@ class Plans:
     def answer(self, request: pb.PlanTurnRequest) -> pb.PlanTurnResponse:
         """Raises InvalidArgument and NoEligibleEngine."""
         if not request.tenant:
-            raise InvalidArgument("a tenant is needed", field="tenant")
+            raise InvalidArgument(
+                'a tenant is needed: "default" where none are configured', field="tenant"
+            )
         try:
             body = parse_body(request.openai_json.encode() or b"{}")
             if request.session_id:

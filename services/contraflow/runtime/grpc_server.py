@@ -9,9 +9,11 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
+from google.protobuf import descriptor_pool
+from google.protobuf.descriptor import FileDescriptor
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
@@ -46,6 +48,26 @@ class _ServerInfoServicer(info_pb2_grpc.ServerInfoServiceServicer):
         self, request: info_pb2.GetServerInfoRequest, context: Context
     ) -> info_pb2.GetServerInfoResponse:
         return self._response
+
+
+class _Descriptors:
+    """The pool of all descriptors, which finds methods as well, for ``grpcurl describe``."""
+
+    def __init__(self) -> None:
+        self._pool = descriptor_pool.Default()
+
+    def FindFileContainingSymbol(self, symbol: str) -> FileDescriptor:
+        try:
+            return self._pool.FindFileContainingSymbol(symbol)
+        except KeyError:
+            name, _, method = symbol.rpartition(".")
+            service = self._pool.FindServiceByName(name)
+            if method not in service.methods_by_name:
+                raise
+            return service.file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
 
 
 class GrpcServer:
@@ -125,7 +147,7 @@ class GrpcServer:
     def _serve_reflection(self) -> None:
         # grpcio-reflection knows v1alpha only; v1 has the same messages under another name.
         handler = grpc.stream_stream_rpc_method_handler(
-            reflection.aio.ReflectionServicer(self._names).ServerReflectionInfo,
+            reflection.aio.ReflectionServicer(self._names, _Descriptors()).ServerReflectionInfo,
             request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
             response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
         )
