@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -73,8 +73,8 @@ class Shell:
             async with asyncio.timeout(SESSION_SECONDS):
                 output, _ = await process.communicate()
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, 9)
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
         assert process.returncode is not None
         return process.returncode, output.decode()
 
