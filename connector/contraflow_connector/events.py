@@ -19,14 +19,20 @@ class Transfer:
 
 @dataclass(slots=True)
 class WorkerEvents:
-    """Ends of sends by request id, and finished pulls."""
+    """Ends of sends by request id, finished pulls, and new deadlines that a rank holds to, as
+    the scheduler half gave them."""
 
     ends: list[tuple[str, State]] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
+    renewed: list[tuple[str, float]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.ends or self.transfers)
+        return bool(self.ends or self.transfers or self.renewed)
 
     def merged(self, other: WorkerEvents) -> WorkerEvents:
         """Both ranks' events."""
-        return WorkerEvents(self.ends + other.ends, self.transfers + other.transfers)
+        return WorkerEvents(
+            self.ends + other.ends,
+            self.transfers + other.transfers,
+            self.renewed + other.renewed,
+        )

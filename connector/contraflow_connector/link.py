@@ -169,6 +169,15 @@ class Link:
             ids = self._retained.release(order.release.handle_ids)
             result = pb.ReleaseResult(call_id=order.release.call_id, handle_ids=ids)
             self._say(pb.AttachRequest(release_result=result))
+        elif kind == "renew":
+            self._renew(order.renew)
+
+    def _renew(self, order: pb.Renew) -> None:
+        def answer(handle_ids: list[str]) -> None:
+            result = pb.RenewResult(call_id=order.call_id, handle_ids=handle_ids)
+            self._say(pb.AttachRequest(renew_result=result))
+
+        self._retained.renew(order.handle_ids, seconds(order.ttl), answer)
 
     def _acquire(self, order: pb.Acquire) -> pb.AcquireResult:
         request = ClaimRequest(

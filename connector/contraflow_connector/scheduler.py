@@ -21,12 +21,14 @@ from contraflow_connector.vllm_compat import (
     VllmConfig,
     WorkerReport,
     chain_context,
+    count_ranks,
     describe_engine,
     free_blocks,
     local_cache_tokens,
     may_pull,
     put_holds,
     put_releases,
+    put_renewals,
     warn_of_unsafe_roles,
 )
 
@@ -44,7 +46,7 @@ class ContraflowScheduler(NixlPullConnectorScheduler, Decisions):
         super().__init__(vllm_config, engine_id, kv_cache_config)
         self._settings = settings
         self._prepare(
-            Retained(time.perf_counter),
+            Retained(time.perf_counter, count_ranks(vllm_config)),
             bidirectional=bool(self.is_bidirectional_kv_xfer_enabled),
             trimmable=not self._is_hma_required and not self._has_mamba,
             num_blocks=kv_cache_config.num_blocks,
@@ -101,7 +103,8 @@ class ContraflowScheduler(NixlPullConnectorScheduler, Decisions):
         super().update_state_after_alloc(request, blocks, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> NixlConnectorMetadata:
-        """As vLLM's, with what the workers shall free and until when they may read."""
+        """As vLLM's, with what the workers shall free or hold for longer, and until when they may
+        read."""
         metadata = super().build_connector_meta(scheduler_output)
         self._make_room()
         self._tell_workers(metadata)
@@ -110,6 +113,7 @@ class ContraflowScheduler(NixlPullConnectorScheduler, Decisions):
     @guarded(None)
     def _tell_workers(self, metadata: NixlConnectorMetadata) -> None:
         put_releases(metadata, self._retained.step())
+        put_renewals(metadata, self._retained.renewals())
         put_holds(metadata, self._holds)
         self._holds = {}
 
@@ -124,6 +128,8 @@ class ContraflowScheduler(NixlPullConnectorScheduler, Decisions):
         if isinstance(report, WorkerReport):
             for request_id, state in report.events.ends:
                 self._retained.seen(request_id, state)
+            for request_id, deadline in report.events.renewed:
+                self._retained.confirmed(request_id, deadline)
             for one in report.events.transfers:
                 if read := self._reads.get(one.request_id):
                     read.transferred(one.bytes, one.descriptors, one.seconds)

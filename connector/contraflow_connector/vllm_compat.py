@@ -49,6 +49,7 @@ EXPIRY_MARGIN_SECONDS: float = _KV_BLOCKS_EXPIRY_SAFETY_MARGIN
 
 _RELEASES = "contraflow_releases"
 _HOLDS = "contraflow_holds"
+_RENEWALS = "contraflow_renewals"
 
 
 class WorkerReport(KVConnectorWorkerMetadata):
@@ -84,6 +85,31 @@ def holds_of(metadata: NixlConnectorMetadata) -> dict[str, float]:
     """What ``put_holds`` put there."""
     holds: dict[str, float] = getattr(metadata, _HOLDS, {})
     return holds
+
+
+def put_renewals(metadata: NixlConnectorMetadata, deadlines: dict[str, float]) -> None:
+    """Let the metadata of a step carry until when the workers shall hold the blocks of
+    requests, by request id, on the scheduler half's clock."""
+    if deadlines:
+        setattr(metadata, _RENEWALS, deadlines)
+
+
+def renewals_of(metadata: NixlConnectorMetadata) -> dict[str, float]:
+    """What ``put_renewals`` put there."""
+    deadlines: dict[str, float] = getattr(metadata, _RENEWALS, {})
+    return deadlines
+
+
+def on_worker_clock(metadata: NixlConnectorMetadata, deadline: float, now: float) -> float:
+    """A deadline of the scheduler half on the clock of ``now``, a worker's: that of another
+    node has another beginning. What the metadata was on its way for only makes it later."""
+    sent_at = float(metadata.scheduler_clock)
+    return now + (deadline - sent_at) if sent_at else deadline
+
+
+def count_ranks(config: VllmConfig) -> int:
+    """Workers that must each let go of a request's blocks: as vLLM's own aggregation counts."""
+    return int(config.parallel_config.world_size)
 
 
 def owner_clock(worker: NixlPullConnectorWorker, request_id: str, now: float) -> float:

@@ -1,4 +1,5 @@
-"""The worker half: frees on command, tells reads from expiries, fails reads that end late."""
+"""The worker half: frees and renews on command, tells reads from expiries, fails reads that
+end late."""
 
 from __future__ import annotations
 
@@ -13,8 +14,10 @@ from contraflow_connector.vllm_compat import (
     NixlConnectorMetadata,
     NixlPullConnectorWorker,
     holds_of,
+    on_worker_clock,
     owner_clock,
     releases_of,
+    renewals_of,
     transfer_totals,
 )
 
@@ -45,6 +48,7 @@ class ContraflowWorker(NixlPullConnectorWorker):
         super().start_load_kv(metadata)
         # After super(): a release in the very step that hands over the deadline must win.
         self._release(releases_of(metadata))
+        self._renew(metadata)
 
     @guarded(None)
     def _release(self, request_ids: tuple[str, ...]) -> None:
@@ -55,6 +59,16 @@ class ContraflowWorker(NixlPullConnectorWorker):
             self._reqs_to_process.discard(request_id)
             self._released.add(request_id)
             self._events.ends.append((request_id, State.RELEASED))
+
+    @guarded(None)
+    def _renew(self, metadata: NixlConnectorMetadata) -> None:
+        now = time.perf_counter()
+        for request_id, deadline in renewals_of(metadata).items():
+            # Only what is still held: blocks that were let go may belong to another request.
+            if (held := self._reqs_to_send.get(request_id)) is not None:
+                renewed = on_worker_clock(metadata, deadline, now)
+                self._reqs_to_send[request_id] = max(held, renewed)
+                self._events.renewed.append((request_id, deadline))
 
     def _reap_expired_send_leases(self, done_sending: set[str]) -> None:
         done_sending |= self._released

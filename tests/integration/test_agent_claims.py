@@ -289,4 +289,4 @@ async def test_ended_handles_and_pull_reports_are_heard() -> None:
         assert counted("contraflow_agent_pulls_total", {"outcome": "PULLED"}) == 2
         assert counted("contraflow_agent_pull_tokens_total", {"kind": "pulled"}) == 704
         assert counted("contraflow_agent_engines") == 1
-        assert counted("contraflow_agent_handles") == 1
+        assert counted("contraflow_agent_handles", {"state": "RETAINED"}) == 1

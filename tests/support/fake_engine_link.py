@@ -43,7 +43,7 @@ def engine(
         served_models=("demo",),
         model="demo",
         block_size=BLOCK_SIZE,
-        num_blocks=1000,
+        num_blocks=100_000,
         bidirectional=True,
     )
 
@@ -208,6 +208,14 @@ class FakeEngineLink:
             ids = [handle.handle_id for handle in freed]
             released = pb.ReleaseResult(call_id=order.release.call_id, handle_ids=ids)
             return pb.AttachRequest(release_result=released), freed
+        if kind == "renew":
+            deadline = now + seconds(order.renew.ttl)
+            live = {h.handle_id: h.request_id for h in self.table.live()}
+            named = [live[one] for one in order.renew.handle_ids if one in live]
+            renewed = [one for r in named if (one := self.table.extend(r, deadline))]
+            ids = [handle.handle_id for handle in renewed]
+            answer = pb.RenewResult(call_id=order.renew.call_id, handle_ids=ids)
+            return pb.AttachRequest(renew_result=answer), renewed
         returned = pb.ReturnResult(call_id=order.return_order.call_id)
         try:
             changed = [self.table.return_claim(order.return_order.claim_id, now)]

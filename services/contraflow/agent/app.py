@@ -9,7 +9,7 @@ from contraflow.agent.attachment import Attachment
 from contraflow.agent.codec import Granted
 from contraflow.agent.engines import Engines
 from contraflow.agent.feed import HandleFeed
-from contraflow.agent.mirror import MirroredHandle
+from contraflow.agent.mirror import MirroredHandle, ReleaseCause
 from contraflow.core.errors import HandleNotFound
 from contraflow.core.fleet import Engine
 from contraflow.core.handle import ClaimRequest
@@ -74,7 +74,7 @@ class Agent:
         orders = [(self._engines.find(engine_id), ids) for engine_id, ids in by_engine.items()]
         released: list[str] = []
         for attachment, ids in orders:
-            released += await attachment.release(ids, timeout)
+            released += await attachment.release(ids, timeout, ReleaseCause.ORDERED)
         return released
 
     def list_handles(self, after: str, session_key: str, limit: int) -> Page:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -19,10 +19,12 @@ from contraflow.agent.codec import (
     denial_error,
     handle_from_proto,
     release_order,
+    renew_order,
     return_order,
 )
 from contraflow.agent.link import Answer, EngineLink, Event, Reply
-from contraflow.agent.mirror import HandleMirror, MirroredHandle
+from contraflow.agent.mirror import HandleMirror, MirroredHandle, ReleaseCause
+from contraflow.agent.publisher import EXPIRY_TOLERANCE
 from contraflow.core.errors import (
     ContraflowError,
     EngineIncarnationStale,
@@ -68,6 +70,7 @@ class Attachment:
         self._observe_pull = observe_pull
         self._observe_handle = observe_handle
         self._drain_ordered = False
+        self._release_causes: dict[str, ReleaseCause] = {}  # by handle id, of open orders
 
     @property
     def link(self) -> EngineLink | None:
@@ -144,13 +147,30 @@ class Attachment:
         if result.HasField("denial"):
             raise denial_error(result.denial)
 
-    async def release(self, handle_ids: list[str], timeout: float) -> list[str]:
+    async def release(
+        self, handle_ids: Sequence[str], timeout: float | None, cause: ReleaseCause
+    ) -> list[str]:
         """Free retained handles; returns those that will be free.
+
+        Raises EngineUnresponsive after ``timeout`` seconds, EngineNotAttached.
+        """
+        reply = self._live_link().call(lambda call_id: release_order(call_id, handle_ids))
+        self._release_causes.update(dict.fromkeys(handle_ids, cause))
+        try:
+            result = await _within(timeout, reply, link_pb.ReleaseResult)
+        finally:
+            for handle_id in handle_ids:
+                self._release_causes.pop(handle_id, None)
+        return list(result.handle_ids)
+
+    async def renew(self, handle_ids: Sequence[str], ttl: float) -> list[str]:
+        """Have retained handles held for ``ttl`` seconds; returns those that are, once that is
+        settled, at the latest when their leases have run out.
 
         Raises EngineUnresponsive, EngineNotAttached.
         """
-        reply = self._live_link().call(lambda call_id: release_order(call_id, handle_ids))
-        result = await _within(timeout, reply, link_pb.ReleaseResult)
+        reply = self._live_link().call(lambda call_id: renew_order(call_id, handle_ids, ttl))
+        result = await _within(None, reply, link_pb.RenewResult)
         return list(result.handle_ids)
 
     def on_event(self, event: Event) -> None:
@@ -188,9 +208,19 @@ class Attachment:
         before = self.mirror.apply(handle)
         if before is not None and before.claim_id and before.claim_id != handle.claim_id:
             self._claims.ended(before.claim_id)
+        if handle.state is State.RELEASED:
+            handle = replace(handle, release_cause=self._release_cause(handle))
         if _differ(before, handle):
             self._observe_handle(handle)
         self.changed.set()
+
+    def _release_cause(self, handle: MirroredHandle) -> ReleaseCause:
+        if cause := self._release_causes.get(handle.handle_id):
+            return cause
+        # The engine's own doing: it tells of a successor before it frees what that covers.
+        successors = self.mirror.by_session().get(handle.session_key, ())
+        superseded = any(other.tenant == handle.tenant for other in successors)
+        return ReleaseCause.SUPERSEDED if superseded else ReleaseCause.ROOM
 
     def _set_draining(self, draining: bool) -> None:
         self.engine = replace(self.engine, draining=draining)
@@ -250,7 +280,7 @@ class Attachment:
             self._claims.discard(record)
 
 
-async def _within(timeout: float, reply: Reply, kind: type[AnswerT]) -> AnswerT:
+async def _within(timeout: float | None, reply: Reply, kind: type[AnswerT]) -> AnswerT:
     await asyncio.wait((reply,), timeout=timeout)
     if not reply.done():
         raise EngineUnresponsive("the engine did not answer in time")
@@ -263,7 +293,8 @@ async def _within(timeout: float, reply: Reply, kind: type[AnswerT]) -> AnswerT:
 def _differ(before: MirroredHandle | None, handle: MirroredHandle) -> bool:
     if before is None:
         return handle.state in LIVE  # the end of one that is not known was told before
-    return (before.state, before.claim_id) != (handle.state, handle.claim_id)
+    renewed = handle.expires_at > before.expires_at + EXPIRY_TOLERANCE
+    return renewed or (before.state, before.claim_id) != (handle.state, handle.claim_id)
 
 
 def _is_grant(answer: Answer) -> bool:

@@ -160,6 +160,13 @@ def release_order(call_id: int, handle_ids: Iterable[str]) -> link_pb.AttachResp
     return link_pb.AttachResponse(release=link_pb.Release(call_id=call_id, handle_ids=handle_ids))
 
 
+def renew_order(call_id: int, handle_ids: Iterable[str], ttl: float) -> link_pb.AttachResponse:
+    """A Renew for the engine; ``ttl`` in seconds."""
+    return link_pb.AttachResponse(
+        renew=link_pb.Renew(call_id=call_id, handle_ids=handle_ids, ttl=duration(ttl))
+    )
+
+
 def denial_error(denial: link_pb.Denial) -> ContraflowError:
     """The domain error of a denial; Internal for reasons that this release does not know."""
     return error_of(reason_from_proto(denial.reason), denial.message or "denied by the engine")

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from contraflow.core.retention import Policy
 from contraflow.runtime.address import Address
 from contraflow.runtime.config import Config, Seconds
 from contraflow.runtime.logging import LogLevel
@@ -24,6 +25,22 @@ class ClaimConfig(Config, frozen=True):
     """Likewise for a return or a release."""
 
 
+class RetentionConfig(Config, frozen=True):
+    """What engines keep of conversations that nobody continues yet."""
+
+    budget_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.5
+    """Most blocks of an engine that handles may hold, as a share of all."""
+    ttl_seconds: Seconds = 480.0
+    """Lease that a renewal gives; what is left of it never falls much below half."""
+    max_idle_seconds: Annotated[float, msgspec.Meta(ge=0)] = 1800.0
+    """Age from which a handle is renewed no more; 0: none is ever renewed."""
+
+    @property
+    def policy(self) -> Policy:
+        """As the core knows it."""
+        return Policy(self.budget_share, self.ttl_seconds, self.max_idle_seconds)
+
+
 class AgentConfig(Config, frozen=True):
     """All keys of the agent."""
 
@@ -37,6 +54,8 @@ class AgentConfig(Config, frozen=True):
     """What routers dial to reach ``listen``, as the directory tells them; ``listen`` if unset."""
     claim: ClaimConfig = ClaimConfig()
     """Table ``[claim]``."""
+    retention: RetentionConfig = RetentionConfig()
+    """Table ``[retention]``."""
     liveness_ttl_seconds: Seconds = 10.0
     """Liveness of an engine in the directory, renewed every third of it while attached."""
     metrics_listen: Address | None = None

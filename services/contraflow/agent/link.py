@@ -17,7 +17,7 @@ log = structlog.get_logger()
 MAX_CALLS = 1024
 """Calls without an answer at which further ones are refused: the engine has stalled."""
 
-Answer = pb.AcquireResult | pb.ReturnResult | pb.ReleaseResult
+Answer = pb.AcquireResult | pb.ReturnResult | pb.ReleaseResult | pb.RenewResult
 Event = pb.HandleUpdate | handle_pb2.PullReport
 Reply = asyncio.Future[Answer]
 
@@ -25,6 +25,7 @@ _ANSWERS = {
     "acquire": "acquire_result",
     "return_order": "return_result",
     "release": "release_result",
+    "renew": "renew_result",
 }
 _EVENTS = ("handle_update", "pull_report")
 

@@ -16,10 +16,12 @@ from contraflow.agent.attachment import Attachment
 from contraflow.agent.config import AgentConfig
 from contraflow.agent.engines import Engines
 from contraflow.agent.feed import HandleFeed
-from contraflow.agent.metrics import MeteredAgent, PullMetrics, show_engines
+from contraflow.agent.metrics import HandleMetrics, MeteredAgent, PullMetrics, show_engines
+from contraflow.agent.mirror import MirroredHandle
 from contraflow.agent.private_socket import require_private_folder
 from contraflow.agent.registrar import Registrar
 from contraflow.agent.registration import EngineRegistration
+from contraflow.agent.retention import Retention
 from contraflow.agent.servicer import MAX_RELEASED, AgentServicer, EngineLinkServicer
 from contraflow.engine.health import is_healthy
 from contraflow.runtime import logging, supervise
@@ -76,17 +78,24 @@ async def running(
             on_id_reused=engines.note_reuse,
         )
 
+    def observe_handle(handle: MirroredHandle) -> None:
+        feed.tell(handle)
+        handle_metrics.observe(handle)
+        retention.note(handle)
+
     feed = HandleFeed()
+    handle_metrics = HandleMetrics(registry)
     registrar = Registrar(new_registration)
     engines = Engines(
         clock,
         first_epoch=clock.wall_ms(),
         observe_pull=PullMetrics(registry).observe,
-        observe_handle=feed.tell,
+        observe_handle=observe_handle,
         on_attached=registrar.attached,
         on_detached=registrar.detached,
         on_replaced=registrar.replaced,
     )
+    retention = Retention(engines.attached, config.retention.policy, clock, handle_metrics.renewals)
     show_engines(registry, engines)
     agent = MeteredAgent(
         engines,
@@ -114,14 +123,18 @@ async def running(
         expose(registry, config.metrics_listen)
     try:
         async with asyncio.TaskGroup() as group, registrar.running():
-            expiring = group.create_task(engines.keep_expiring())
+            loops = [
+                group.create_task(engines.keep_expiring()),
+                group.create_task(retention.run()),
+            ]
             await link_server.start()
             await server.start()
             log.info("serving", address=str(address), link_socket=str(config.link_socket))
             try:
                 yield address
             finally:
-                expiring.cancel()
+                for loop in loops:
+                    loop.cancel()
                 await server.stop(_STOP_GRACE)
                 await link_server.stop(0)
                 log.info("stopped")

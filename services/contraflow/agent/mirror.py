@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from contraflow.core.handle import LIVE, State
+
+
+class ReleaseCause(StrEnum):
+    """Why a handle was RELEASED. ROOM: a request needed the blocks."""
+
+    SUPERSEDED = "SUPERSEDED"
+    ROOM = "ROOM"
+    ORDERED = "ORDERED"
+    BUDGET = "BUDGET"
 
 
 @dataclass(frozen=True, slots=True)
 class MirroredHandle:
     """What is known of a handle outside its owner. Fields as in ``contraflow.v1.Handle``.
 
-    ``expires_at`` is an instant on the agent's own monotonic clock.
+    ``expires_at`` is an instant on the agent's own monotonic clock; ``release_cause`` is set
+    once the handle is RELEASED.
     """
 
     handle_id: str
@@ -27,6 +38,7 @@ class MirroredHandle:
     message_digest: str = ""
     turn_id: str = ""
     claim_id: str = ""
+    release_cause: ReleaseCause | None = None
 
 
 class HandleMirror:

@@ -51,8 +51,9 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """Retained blocks of one finished request. ``superseded``: a newer one covers it, and it
-    only waits for its claim to end."""
+    """Retained blocks of one finished request. ``deadline``: every worker is known to hold
+    them until then. ``superseded``: a newer one covers it, and it only waits for its claim to
+    end."""
 
     handle_id: str
     request_id: str
@@ -179,6 +180,18 @@ class HandleTable:
         handle = replace(handle, state=State.RETAINED, claim=None)
         del self._claims[claim_id]
         self._live[handle.request_id] = handle
+        return handle
+
+    def extend(self, request_id: str, deadline: float) -> Handle | None:
+        """Every worker has confirmed that it holds the blocks until ``deadline``.
+
+        The handle as it is now; None if that changes nothing: it has ended, it is claimed (a
+        claim is never renewed), or it was held that long already.
+        """
+        handle = self._live.get(request_id)
+        if handle is None or handle.state is not State.RETAINED or deadline <= handle.deadline:
+            return None
+        handle = self._live[request_id] = replace(handle, deadline=deadline)
         return handle
 
     def release(self, handle_ids: Iterable[str]) -> list[Handle]:

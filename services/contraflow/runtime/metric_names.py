@@ -27,7 +27,26 @@ DIRECTORY_IN_SYNC = Metric(
 DIRECTORY_WATCHERS = Metric("contraflow_directory_watchers", "Open Watch calls.")
 
 AGENT_ENGINES = Metric("contraflow_agent_engines", "Engines with a live link.")
-AGENT_HANDLES = Metric("contraflow_agent_handles", "Live handles of the attached engines.")
+AGENT_HANDLES = Metric(
+    "contraflow_agent_handles", "Live handles of the attached engines.", ("state",)
+)
+AGENT_RETAINED_BLOCKS = Metric(
+    "contraflow_agent_retained_blocks",
+    "Blocks of the live handles; those that handles share are counted for each.",
+)
+AGENT_HANDLES_ENDED = Metric(
+    "contraflow_agent_handles_ended", "Handles by how they ended.", ("state",)
+)
+AGENT_HANDLES_RELEASED = Metric(
+    "contraflow_agent_handles_released",
+    "Handles that were released: SUPERSEDED, ROOM (a request needed the blocks), BUDGET, ORDERED.",
+    ("cause",),
+)
+AGENT_RENEWALS = Metric(
+    "contraflow_agent_renewals",
+    "Handles that were to be held for longer: RENEWED, or NOT_RENEWED by all workers.",
+    ("outcome",),
+)
 AGENT_ACQUIRE_SECONDS = Metric(
     "contraflow_agent_acquire_seconds",
     "Time of an acquire at the agent, by GRANTED or the reason of its denial.",

@@ -25,6 +25,7 @@ from contraflow.sim.sequence import Sequence, Status
 from contraflow.sim.transfer import REGISTRATION_GENERATION, Pull, Transfer, remote_address
 from contraflow_connector.decisions import AgentLink
 from contraflow_connector.link import Link, claimed_params
+from contraflow_connector.renewals import Answer
 from contraflow_connector.retained import Retained
 
 log = logging.getLogger(__name__)
@@ -296,6 +297,10 @@ class _Retained(Retained):
         freed = super().release(handle_ids)
         self._look_again_at(self.clock())
         return freed
+
+    def renew(self, handle_ids: Iterable[str], ttl: float, answer: Answer) -> None:
+        super().renew(handle_ids, ttl, answer)
+        self._look_again_at(self.clock())
 
 
 def _grpc_link(agent: str) -> MakeLink:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -199,7 +199,9 @@ class Transfer(Decisions):
     def step(self) -> list[str]:
         """Once per engine step: requests whose blocks are to be freed now."""
         self._make_room()
-        gone = [*self._released(self._retained.step()), *self._read(), *self._expired()]
+        released = self._released(self._retained.step())
+        self._renew(self._retained.renewals())
+        gone = [*released, *self._read(), *self._expired()]
         self._retained.finished(gone)
         return gone
 
@@ -207,6 +209,12 @@ class Transfer(Decisions):
         return [
             request_id for request_id in request_ids if self._let_go(request_id, State.RELEASED)
         ]
+
+    def _renew(self, deadlines: Mapping[str, float]) -> None:
+        for request_id, deadline in deadlines.items():
+            if (held := self._reqs_need_send.get(request_id)) is not None:
+                self._reqs_need_send[request_id] = max(held, deadline)
+                self._retained.confirmed(request_id, deadline)
 
     def _read(self) -> list[str]:
         notified, self._notified = self._notified, []

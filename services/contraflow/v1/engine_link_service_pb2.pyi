@@ -14,32 +14,36 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AttachRequest(_message.Message):
-    __slots__ = ("hello", "handle_update", "acquire_result", "return_result", "release_result", "pull_report")
+    __slots__ = ("hello", "handle_update", "acquire_result", "return_result", "release_result", "pull_report", "renew_result")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HANDLE_UPDATE_FIELD_NUMBER: _ClassVar[int]
     ACQUIRE_RESULT_FIELD_NUMBER: _ClassVar[int]
     RETURN_RESULT_FIELD_NUMBER: _ClassVar[int]
     RELEASE_RESULT_FIELD_NUMBER: _ClassVar[int]
     PULL_REPORT_FIELD_NUMBER: _ClassVar[int]
+    RENEW_RESULT_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     handle_update: HandleUpdate
     acquire_result: AcquireResult
     return_result: ReturnResult
     release_result: ReleaseResult
     pull_report: _handle_pb2.PullReport
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., handle_update: _Optional[_Union[HandleUpdate, _Mapping]] = ..., acquire_result: _Optional[_Union[AcquireResult, _Mapping]] = ..., return_result: _Optional[_Union[ReturnResult, _Mapping]] = ..., release_result: _Optional[_Union[ReleaseResult, _Mapping]] = ..., pull_report: _Optional[_Union[_handle_pb2.PullReport, _Mapping]] = ...) -> None: ...
+    renew_result: RenewResult
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., handle_update: _Optional[_Union[HandleUpdate, _Mapping]] = ..., acquire_result: _Optional[_Union[AcquireResult, _Mapping]] = ..., return_result: _Optional[_Union[ReturnResult, _Mapping]] = ..., release_result: _Optional[_Union[ReleaseResult, _Mapping]] = ..., pull_report: _Optional[_Union[_handle_pb2.PullReport, _Mapping]] = ..., renew_result: _Optional[_Union[RenewResult, _Mapping]] = ...) -> None: ...
 
 class AttachResponse(_message.Message):
-    __slots__ = ("welcome", "acquire", "return_order", "release")
+    __slots__ = ("welcome", "acquire", "return_order", "release", "renew")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ACQUIRE_FIELD_NUMBER: _ClassVar[int]
     RETURN_ORDER_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
+    RENEW_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     acquire: Acquire
     return_order: ReturnOrder
     release: Release
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., acquire: _Optional[_Union[Acquire, _Mapping]] = ..., return_order: _Optional[_Union[ReturnOrder, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ...) -> None: ...
+    renew: Renew
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., acquire: _Optional[_Union[Acquire, _Mapping]] = ..., return_order: _Optional[_Union[ReturnOrder, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("engine", "handles")
@@ -136,6 +140,24 @@ class Release(_message.Message):
     def __init__(self, call_id: _Optional[int] = ..., handle_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReleaseResult(_message.Message):
+    __slots__ = ("call_id", "handle_ids")
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    HANDLE_IDS_FIELD_NUMBER: _ClassVar[int]
+    call_id: int
+    handle_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, call_id: _Optional[int] = ..., handle_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Renew(_message.Message):
+    __slots__ = ("call_id", "handle_ids", "ttl")
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    HANDLE_IDS_FIELD_NUMBER: _ClassVar[int]
+    TTL_FIELD_NUMBER: _ClassVar[int]
+    call_id: int
+    handle_ids: _containers.RepeatedScalarFieldContainer[str]
+    ttl: _duration_pb2.Duration
+    def __init__(self, call_id: _Optional[int] = ..., handle_ids: _Optional[_Iterable[str]] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class RenewResult(_message.Message):
     __slots__ = ("call_id", "handle_ids")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     HANDLE_IDS_FIELD_NUMBER: _ClassVar[int]

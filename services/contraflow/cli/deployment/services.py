@@ -50,6 +50,11 @@ class Services:
                 "max_read_seconds": self.spec.claim_max_read,
                 "acquire_timeout_seconds": self.spec.acquire_deadline,
             },
+            "retention": {
+                "budget_share": self.spec.retention_budget,
+                "ttl_seconds": self.spec.retention_ttl,
+                "max_idle_seconds": self.spec.retention_max_idle,
+            },
             "log_level": self.spec.log_level,
         }
         return self._service("agent", "agent", config, AGENT_TIER)

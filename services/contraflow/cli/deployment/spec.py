@@ -54,7 +54,11 @@ class DeploymentSpec:
     max_model_len: int = 4096
     dtype: str = "float32"
     retention_ttl: float = 480.0
-    """How long a decode engine keeps the blocks of a finished turn."""
+    """How long a decode engine keeps the blocks of a finished turn, unless it is renewed."""
+    retention_budget: float = 0.5
+    """Share of a decode engine's blocks that finished turns may hold."""
+    retention_max_idle: float = 1800.0
+    """Age from which a finished turn's blocks are renewed no more."""
 
     claim_start_by: float = 60.0
     """Time that a claim leaves until the read must have started."""
