@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import hypothesis.strategies as st
 import pytest
@@ -203,6 +203,18 @@ class HandleTableMachine(RuleBasedStateMachine):
         assert handle.state is State.RETAINED
         known.state, known.claim_id = State.RETAINED, ""
 
+    @rule(request_id=requests, ahead=st.floats(-20, 60))
+    def every_worker_confirms(self, request_id: str, ahead: float) -> None:
+        deadline = self.now + ahead
+        alive = [k for k in self.live() if k.handle.request_id == request_id]
+        extended = self.table.extend(request_id, deadline)
+        if not alive or alive[0].state is State.CLAIMED or deadline <= alive[0].handle.deadline:
+            assert extended is None
+            return
+        assert extended is not None
+        assert extended.deadline == deadline
+        alive[0].handle = replace(alive[0].handle, deadline=deadline)
+
     @rule(request_ids=st.lists(requests, max_size=3))
     def release(self, request_ids: list[str]) -> None:
         wanted = {
@@ -246,6 +258,7 @@ class HandleTableMachine(RuleBasedStateMachine):
         assert len(self.table) == len(live)
         for handle, known in zip(live, self.live(), strict=True):
             assert handle.state is known.state
+            assert handle.deadline == known.handle.deadline
             assert (handle.state is State.CLAIMED) == (handle.claim is not None)
             assert (handle.claim.claim_id if handle.claim else "") == known.claim_id
             assert self.table.get(handle.request_id) == handle
