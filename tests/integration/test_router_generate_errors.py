@@ -129,7 +129,7 @@ async def test_an_engines_refusal_is_translated(
     world: World, stub: RouterServiceAsyncStub, leg: str, status: int, code: Code, reason: Reason
 ) -> None:
     engine = world.prefill if leg == "prefill" else world.decode
-    engine.script.statuses = [status]
+    engine.script.statuses = [status] * 2  # decode may be asked once more, without blocks
     got, error, events = await failure(stub, chat())
     assert (got, error.reason) == (code, reason)
     assert str(error) == f"engine says {status}"

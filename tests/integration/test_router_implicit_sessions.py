@@ -285,7 +285,7 @@ async def test_requests_that_skip_the_cache_neither_claim_nor_are_known_again(
 
 
 async def test_a_turn_that_failed_is_not_gone_on_from(world: World) -> None:
-    world.decode.script.statuses = [500]
+    world.decode.script.statuses = [400]
     await world.chat(messages=[HI])
     assert outcome(await say(world, HI, YES, MORE)) == NO_HANDLE
 

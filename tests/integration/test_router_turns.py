@@ -171,7 +171,7 @@ async def test_prefill_that_fails_with_a_handle_is_sent_again_without(
     answer = await world.chat(**SESSION)
 
     assert answer.status == 200
-    assert answer.plan["retried"] == "1"
+    assert answer.plan["retried"] == "PREFILL_WITHOUT_HANDLE"
     first, second = world.prefill.received
     assert first.params["remote_request_id"] == "chatcmpl-turn-1"
     assert set(second.params) == {"do_remote_decode", "do_remote_prefill", "contraflow"}
@@ -185,7 +185,7 @@ async def test_prefill_on_a_connection_that_died_idle_is_sent_again(world: World
     await world.chat()
     world.prefill.script.statuses = [0]
     answer = await world.chat()
-    assert (answer.status, answer.plan["retried"]) == (200, "1")
+    assert (answer.status, answer.plan["retried"]) == (200, "PREFILL_RESENT")
     world.prefill.script.statuses = [0, 0]
     assert (await world.chat()).status == 502
 

@@ -91,6 +91,12 @@ class FakeDeployment(pb_grpc.RouterServiceServicer):
         tokens = len(self._history) - 1
         return pb.PlanTurnResponse(decision=pb.DECISION_PULL, handle_tokens=tokens)
 
+    async def EndSession(
+        self, request: pb.EndSessionRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.EndSessionResponse:
+        """Nobody asks."""
+        return pb.EndSessionResponse()
+
     async def Generate(
         self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[pb.GenerateResponse]:

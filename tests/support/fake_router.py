@@ -36,6 +36,11 @@ class FakeRouter(RouterServiceServicer):
     ) -> pb.ListViewEnginesResponse:
         return self.view
 
+    async def EndSession(
+        self, request: pb.EndSessionRequest, context: Context
+    ) -> pb.EndSessionResponse:
+        return pb.EndSessionResponse()
+
     async def Generate(
         self, request: pb.GenerateRequest, context: Context
     ) -> AsyncGenerator[pb.GenerateResponse, None]:

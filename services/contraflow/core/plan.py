@@ -139,6 +139,32 @@ def plan_turn(
     )
 
 
+def without(plan: Plan, engine: Engine) -> Plan | None:
+    """The plan with the next best engine in the place of one of its two, which refuses
+    connections; None if there is no other."""
+    others = [
+        one
+        for one in plan.candidates
+        if one.engine.role is engine.role and not one.rejected and one.engine != engine
+    ]
+    if not others:
+        return None
+    peer = plan.decode if engine.role is Role.PREFILL else plan.prefill
+    best = max(others, key=lambda one: (_of_one_class(one.engine, peer), one.score)).engine
+    if engine.role is Role.DECODE:
+        return replace(plan, decode=best)
+    if plan.home is None or _can_pull(best, plan.home):
+        return replace(plan, prefill=best)
+    return replace(
+        plan,
+        prefill=best,
+        decision=Decision.RECOMPUTE,
+        reason=PlanReason.INCOMPATIBLE,
+        home=None,
+        handle_id="",
+    )
+
+
 def _home(view: FleetView, request: TurnRequest) -> Engine | None:
     holders = _holders(view, request.lookup_key)
     if request.continues:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,10 @@ import structlog
 from contraflow.core.chain import Proof
 from contraflow.core.errors import ContraflowError, Internal
 from contraflow.core.transfer_params import Params
-from contraflow.runtime.grpc_errors import TimedOut, Unreachable, domain_errors
+from contraflow.runtime.grpc_errors import CallFailed, TimedOut, Unreachable, domain_errors
 from contraflow.v1 import agent_service_pb2 as pb
 from contraflow.v1 import agent_service_pb2_grpc as pb_grpc
+from contraflow.v1.handle_pb2 import Handle
 from contraflow.wire.convert import duration, proof_from_proto
 from contraflow.wire.params import params_from_proto
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-_RETURN_TIMEOUT_SECONDS = 5.0
+_ERRAND_TIMEOUT_SECONDS = 5.0
 _OPTIONS = (
     # A token proof takes 8 bytes a block: half a megabyte for a million tokens.
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
@@ -56,9 +58,13 @@ class Wanted:
     produced_by_turn_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Claim:
-    """A claim granted: what the prefill engine needs for its pull."""
+    """A claim granted: what the prefill engine needs for its pull.
+
+    ``unread`` is true as long as it is proven that no read was started: no byte of a prefill
+    request with it was sent, or the engine reports that it declined and kept.
+    """
 
     claim_id: str
     engine_id: str
@@ -67,46 +73,69 @@ class Claim:
     num_tokens: int
     params: Params
     proof: Proof
+    unread: bool = True
 
 
 class Agents:
-    """Claims handles and gives them back. Made inside a running event loop."""
+    """Claims handles and gives them back, lists and releases them. Made inside a running
+    event loop."""
 
     def __init__(self, acquire_deadline: float, start_by: float) -> None:
         """Seconds: the longest wait for a grant, and until when a granted read must start."""
         self._deadline = acquire_deadline
         self._start_by = duration(start_by)
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._returns: set[asyncio.Task[None]] = set()
+        self._errands: set[asyncio.Task[None]] = set()
 
     async def acquire(self, wanted: Wanted) -> Claim:
         """Claim the newest handle of a session.
 
         Raises the owner's denial, Unreachable or TimedOut, each within the deadline. A claim
-        that may have been granted in vain (the answer came too late, can not be read, or the
-        caller was cancelled) is given back.
+        that may have been granted in vain (the answer was lost, came too late, can not be read,
+        or the caller was cancelled) is given back.
         """
         try:
             return _claim(wanted, await self._acquire(wanted))
         except BaseException as error:
-            if not isinstance(error, ContraflowError) or isinstance(error, TimedOut):
-                self.give_back(wanted.claim_id, wanted.engine_id, wanted.agent_address)
+            if not isinstance(error, ContraflowError) or isinstance(error, CallFailed):
+                self.run(self._return(wanted, wait=not isinstance(error, Unreachable)))
             if isinstance(error, TimeoutError):
                 raise TimedOut("no answer", grpc.StatusCode.DEADLINE_EXCEEDED) from error
             if isinstance(error, ValueError):
                 raise Internal("the grant can not be read") from error
             raise
 
-    def give_back(self, claim_id: str, engine_id: str, agent_address: str) -> None:
+    def give_back(self, claim: Claim) -> None:
         """Return a claim, off the caller's path. Only where no read can have been started."""
-        task = asyncio.create_task(self._return(claim_id, engine_id, agent_address))
-        self._returns.add(task)
-        task.add_done_callback(self._returns.discard)
+        self.run(self._return(claim))
+
+    async def list_handles(self, agent_address: str, session_key: str) -> Sequence[Handle]:
+        """Live handles of a session at one agent. Raises what the agent does, Unreachable or
+        TimedOut."""
+        request = pb.ListHandlesRequest(session_key=session_key)
+        with domain_errors():
+            stub = self._stub(agent_address)
+            return (await stub.ListHandles(request, timeout=_ERRAND_TIMEOUT_SECONDS)).handles
+
+    async def release(self, agent_address: str, handle_ids: Sequence[str]) -> Sequence[str]:
+        """Free handles, claimed ones aside; the ids of those that will be free. Raises as
+        ``list_handles``."""
+        request = pb.ReleaseHandlesRequest(handle_ids=handle_ids)
+        with domain_errors():
+            stub = self._stub(agent_address)
+            response = await stub.ReleaseHandles(request, timeout=_ERRAND_TIMEOUT_SECONDS)
+        return response.released_handle_ids
+
+    def run(self, errand: Coroutine[None, None, None]) -> None:
+        """Run what no turn shall wait for."""
+        task = asyncio.create_task(errand)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
 
     async def close(self) -> None:
-        """Finish what is being given back, then close the channels."""
-        if self._returns:
-            await asyncio.wait(set(self._returns), timeout=_RETURN_TIMEOUT_SECONDS)
+        """Finish what is being given back or released, then close the channels."""
+        if self._errands:
+            await asyncio.wait(set(self._errands), timeout=_ERRAND_TIMEOUT_SECONDS)
         for channel in self._channels.values():
             await channel.close()
         self._channels.clear()
@@ -128,19 +157,21 @@ class Agents:
                 stub = self._stub(wanted.agent_address)
                 return await stub.AcquireHandle(request, timeout=self._deadline)
 
-    async def _return(self, claim_id: str, engine_id: str, agent_address: str) -> None:
-        request = pb.ReturnClaimRequest(claim_id=claim_id, engine_id=engine_id)
+    async def _return(self, claim: Claim | Wanted, *, wait: bool = True) -> None:
+        request = pb.ReturnClaimRequest(claim_id=claim.claim_id, engine_id=claim.engine_id)
         try:
             with domain_errors():
-                stub = self._stub(agent_address)
+                stub = self._stub(claim.agent_address)
                 await stub.ReturnClaim(
-                    request, timeout=_RETURN_TIMEOUT_SECONDS, wait_for_ready=True
+                    request, timeout=_ERRAND_TIMEOUT_SECONDS, wait_for_ready=wait
                 )
             outcome = "RETURNED"
         except ContraflowError as error:
             # It ends by itself at its start_by.
             outcome = denial_of(error)
-        log.info("claim_returned", claim_id=claim_id, engine_id=engine_id, outcome=outcome)
+        log.info(
+            "claim_returned", claim_id=claim.claim_id, engine_id=claim.engine_id, outcome=outcome
+        )
 
     def _stub(self, address: str) -> AgentServiceAsyncStub:
         channel = self._channels.get(address)

@@ -11,12 +11,15 @@ from contraflow.core.plan import Policy
 from contraflow.router.affinity import Homes, Load, Replies
 from contraflow.router.agents import Agents
 from contraflow.router.config import RouterConfig
+from contraflow.router.decode import Decode
+from contraflow.router.end_session import SessionEnds
 from contraflow.router.generate import Generations
 from contraflow.router.legs import Legs
 from contraflow.router.metrics import RouterMetrics
 from contraflow.router.planning import Planner
 from contraflow.router.plans import Plans
 from contraflow.router.prefill import Prefill
+from contraflow.router.releases import Releases
 from contraflow.router.routes import Routes
 from contraflow.router.servicer import RouterServicer
 from contraflow.router.tenancy import Tenancy
@@ -57,8 +60,9 @@ class RouterApp:
             secret=secret,
             tenancy=self.tenancy,
             planner=planner,
-            prefill=Prefill(self._agents, legs, self.homes, replies, clock, ids),
-            legs=legs,
+            prefill=Prefill(self._agents, legs, self.homes, replies, load, clock, ids),
+            decode=Decode(legs, load, ids),
+            releases=Releases(self._agents, self.metrics),
             homes=self.homes,
             replies=replies,
             load=load,
@@ -69,7 +73,8 @@ class RouterApp:
         self.routes = Routes(turns, replica, self.tenancy, self.metrics)
         self.generations = Generations(turns, self.metrics, planner.default_model)
         plans = Plans(secret, planner, load, PROFILES[config.cost_profile])
-        self.servicer = RouterServicer(self.generations, plans, replica)
+        ends = SessionEnds(secret, self._agents, self.homes, replica, self.metrics)
+        self.servicer = RouterServicer(self.generations, plans, ends, self.tenancy, replica)
         replica.on_session(self._session_published)
 
     async def close(self) -> None:

@@ -50,7 +50,7 @@ class Generations:
         assert task is not None
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        http = http_request(request, _headers(context), self._default_model)
+        http = http_request(request, headers_of(context), self._default_model)
         answer = _Answer(context)
         try:
             await self._turns.serve(http, answer, answer.planned)
@@ -135,7 +135,8 @@ class _Answer:
             raise ClientDisconnected("the caller has left") from error
 
 
-def _headers(context: Context) -> list[HeaderPair]:
+def headers_of(context: Context) -> list[HeaderPair]:
+    """Of a call's metadata, what a turn would take from a request's headers."""
     return [
         (key.encode(), value.encode() if isinstance(value, str) else value)
         for key, value in context.invocation_metadata() or ()

@@ -31,9 +31,15 @@ PROMPT_TOKENS = Metric(
 )
 PULLS = Metric("contraflow_router_pulls", "Pulls by outcome, as connectors report.", ("outcome",))
 PULLED_BYTES = Metric("contraflow_router_pulled_bytes", "Bytes pulled by prefill engines.")
-RETRIES = Metric(
-    "contraflow_router_prefill_retries",
-    "Prefill legs that failed and were sent again, without a handle.",
+DISCARDED_TOKENS = Metric(
+    "contraflow_router_discarded_tokens",
+    "Tokens of offered handles that were not proven to be those of the prompt: not pulled.",
+)
+RETRIES = Metric("contraflow_router_retries", "Legs that were sent once more, by why.", ("kind",))
+RELEASED = Metric(
+    "contraflow_router_released_handles",
+    "Handles released unread, by why: outlived by the handle of the next turn, or ended.",
+    ("why",),
 )
 ERRORS = Metric(
     "contraflow_router_errors",
@@ -57,6 +63,8 @@ class RouterMetrics:
         self._pulls = make.counter(self.registry, PULLS)
         self._bytes = make.counter(self.registry, PULLED_BYTES)
         self._retries = make.counter(self.registry, RETRIES)
+        self._discarded = make.counter(self.registry, DISCARDED_TOKENS)
+        self._released = make.counter(self.registry, RELEASED)
         self._errors = make.counter(self.registry, ERRORS)
         self.in_flight = make.gauge(self.registry, IN_FLIGHT)
         self.view_engines = make.gauge(self.registry, VIEW_ENGINES)
@@ -69,14 +77,19 @@ class RouterMetrics:
         self._turns.labels(status, report.decision, report.reason, report.denial).inc()
         for stage, seconds in report.seconds.items():
             self._stages.labels(stage).observe(seconds)
-        if report.retried:
-            self._retries.inc()
+        for retry in report.retries:
+            self._retries.labels(retry).inc()
         if report.pull is not None:
             self._pulls.labels(report.pull.outcome).inc()
+            self._discarded.inc(report.discarded_tokens)
             self._bytes.inc(max(0, report.pull.bytes))
             self._tokens.labels("pulled").inc(max(0, report.pull.pulled_tokens))
             self._tokens.labels("local").inc(max(0, report.pull.local_tokens))
             self._tokens.labels("computed").inc(max(0, report.pull.computed_tokens))
+
+    def released(self, why: str, handles: int) -> None:
+        """Count handles that this router has had freed."""
+        self._released.labels(why).inc(handles)
 
     def error(self, kind: str) -> None:
         """Count an error that a client got to see, or a client that left."""

@@ -25,9 +25,9 @@ class Plans:
         self._load = load
         self._profile = profile
 
-    def answer(self, request: pb.PlanTurnRequest) -> pb.PlanTurnResponse:
+    def answer(self, request: pb.PlanTurnRequest, tenant: str) -> pb.PlanTurnResponse:
         """Raises InvalidArgument and NoEligibleEngine."""
-        if not request.tenant:
+        if not tenant:
             raise InvalidArgument(
                 'a tenant is needed: "default" where none are configured', field="tenant"
             )
@@ -37,9 +37,7 @@ class Plans:
                 body.fields["session_id"] = as_raw(request.session_id)
             traits = traits_of(body)
             model = request.model or traits.model or self._planner.default_model()
-            identity = identify(
-                self._secret, request.tenant, model, CHAT, body.fields, (), self._planner
-            )
+            identity = identify(self._secret, tenant, model, CHAT, body.fields, (), self._planner)
         except BodyError as error:
             raise InvalidArgument(str(error), field="openai_json") from error
         plan = self._planner.plan(identity.request(model, skips_prefix_cache=not traits.claimable))

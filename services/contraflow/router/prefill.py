@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import structlog
-
 from contraflow.core.errors import AmbiguousSession, ContraflowError
-from contraflow.core.plan import Continuation, Decision, Plan, PlanReason
+from contraflow.core.plan import Continuation, Decision, Plan, PlanReason, without
 from contraflow.core.transfer_params import for_plain_prefill, for_pulling_prefill
-from contraflow.router.affinity import Homes, Replies
+from contraflow.router.affinity import Homes, Load, Replies
 from contraflow.router.agents import Agents, Claim, Wanted, denial_of
 from contraflow.router.legs import LegRequest, Legs, PrefillAnswer, prefill_answer
+from contraflow.router.report import Retry
 from contraflow.router.turn_context import Turn
 from contraflow.runtime.clock import Clock
 from contraflow.runtime.grpc_errors import CallFailed
-from contraflow.web import UpstreamReset
-
-log = structlog.get_logger()
+from contraflow.web import UpstreamError, UpstreamProtocolError, UpstreamReset
 
 _DECLINED = "DECLINED"  # a report of this kind says that the handle was kept
 
@@ -36,6 +33,7 @@ class Prefill:
         legs: Legs,
         homes: Homes,
         replies: Replies,
+        load: Load,
         clock: Clock,
         new_id: Callable[[], str],
     ) -> None:
@@ -43,6 +41,7 @@ class Prefill:
         self._legs = legs
         self._homes = homes
         self._replies = replies
+        self._load = load
         self._clock = clock
         self._new_id = new_id
 
@@ -52,14 +51,38 @@ class Prefill:
         Raises UpstreamError if the engine does not answer, also not without a handle.
         """
         claim = await self._claim(turn, plan)
-        started = self._clock.now()
+        report, started = turn.report, self._clock.now()
         try:
-            answer = await self._pull(turn, plan, claim) if claim else None
-            answer = answer or await self._compute(turn, plan)
+            answer = await self._leg(turn, plan, claim)
         finally:
-            turn.report.seconds["prefill"] = self._clock.now() - started
-        turn.report.pull = answer.pull
+            report.seconds["prefill"] = self._clock.now() - started
+            if claim is not None:
+                report.spent = not claim.unread
+                if claim.unread:
+                    self._agents.give_back(claim)
+        report.pull = answer.pull
         return answer
+
+    async def _leg(self, turn: Turn, plan: Plan, claim: Claim | None) -> PrefillAnswer:
+        try:
+            return await self._at(turn, plan, claim)
+        except UpstreamError as error:
+            other = None if error.bytes_sent else without(plan, plan.prefill)
+            if other is None or not turn.may_retry(Retry.PREFILL_ELSEWHERE, error):
+                raise
+        report = turn.report
+        report.prefill = other.prefill.engine_id
+        if claim is not None and not claim.unread:
+            claim = None
+        elif claim is not None and other.home is None:
+            report.decision, report.reason = other.decision, other.reason
+            claim = None
+        with self._load.leg(other.prefill.engine_id):
+            return await self._at(turn, other, claim)
+
+    async def _at(self, turn: Turn, plan: Plan, claim: Claim | None) -> PrefillAnswer:
+        answer = await self._pull(turn, plan, claim) if claim else None
+        return answer or await self._compute(turn, plan)
 
     async def _claim(self, turn: Turn, plan: Plan) -> Claim | None:
         """The home's grant, or None: then the turn is a recompute, with the denial reported."""
@@ -99,46 +122,39 @@ class Prefill:
         handle = for_pulling_prefill(claim.params)
         params = turn.instruct(handle, Decision.PULL, claim)
         exchange = self._legs.prefill(plan.prefill, turn.leg, params)
+        failure: object = None
         try:
             async with exchange as response:
                 answer = await prefill_answer(response)
-        except BaseException as error:
-            if not exchange.sent:
-                self._give_back(claim)
-            if not isinstance(error, UpstreamReset):
-                raise
-            self._retrying(turn, str(error))
-            return None
-        if answer.pull is not None and answer.pull.outcome.startswith(_DECLINED):
-            self._give_back(claim)
-        if answer.status >= 500:
-            self._retrying(turn, f"status {answer.status}")
-            return None
-        return answer
+        except (UpstreamReset, UpstreamProtocolError) as error:
+            failure = error
+        finally:
+            claim.unread = not exchange.sent
+        if failure is None:
+            if answer.pull is not None and answer.pull.outcome.startswith(_DECLINED):
+                claim.unread = True
+            if answer.status < 500:
+                return answer
+            failure = f"status {answer.status}"
+        turn.may_retry(Retry.PREFILL_WITHOUT_HANDLE, failure)
+        return None
 
     async def _compute(self, turn: Turn, plan: Plan) -> PrefillAnswer:
         params = turn.instruct(for_plain_prefill(), Decision.RECOMPUTE)
         try:
-            async with self._legs.prefill(plan.prefill, self._leg(turn), params) as response:
+            async with self._legs.prefill(plan.prefill, self._request(turn), params) as response:
                 return await prefill_answer(response)
         except UpstreamReset as error:
             # The engine closed an idle connection just as we used it. Computing twice does no
-            # harm; a decode leg is never sent again, for it may have read its blocks.
-            if not error.reused or error.response_started or turn.report.retried:
+            # harm.
+            stale = error.reused and not error.response_started
+            if not (stale and turn.may_retry(Retry.PREFILL_RESENT, error)):
                 raise
-            self._retrying(turn, str(error))
         return await self._compute(turn, plan)
 
-    def _retrying(self, turn: Turn, why: str) -> None:
-        turn.report.retried = True
-        log.warning("prefill_retried", turn_id=turn.report.turn_id, why=why)
-
-    def _give_back(self, claim: Claim) -> None:
-        self._agents.give_back(claim.claim_id, claim.engine_id, claim.agent_address)
-
-    def _leg(self, turn: Turn) -> LegRequest:
+    def _request(self, turn: Turn) -> LegRequest:
         # A first try may still be running in the engine, and is ended by its id.
-        return replace(turn.leg, leg_id=self._new_id()) if turn.report.retried else turn.leg
+        return replace(turn.leg, leg_id=self._new_id()) if turn.report.retries else turn.leg
 
 
 def _reason(error: ContraflowError) -> PlanReason:

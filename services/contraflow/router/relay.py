@@ -6,10 +6,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
+import msgspec
+
 from contraflow.router.replies import ReplyReader
 from contraflow.web import (
     SseFilter,
     UpstreamError,
+    UpstreamReset,
     UpstreamResponse,
     end_to_end,
     take_transfer_params,
@@ -22,7 +25,23 @@ _DONE = (
     b"data: [DONE]\r\n\r\n",
     b'data: {"type":"message_stop"}\n\n',  # of the Messages API
 )
+_ERROR = b'data: {"error"'
 _OURS = frozenset({b"content-length", b"date", b"server", b"x-request-id", b"x-contraflow"})
+
+
+class Unanswered(Exception):
+    """The engine failed before the first byte of its answer: nothing was passed on."""
+
+
+class _Error(msgspec.Struct):
+    code: int | None = None
+
+
+class _ErrorEvent(msgspec.Struct):
+    error: _Error
+
+
+_error_events = msgspec.json.Decoder(_ErrorEvent)
 
 
 class ClientResponse(Protocol):
@@ -46,19 +65,33 @@ async def relay(
     on_first_byte: Callable[[], None],
     on_end: Callable[[], None],
     reader: ReplyReader | None = None,
+    *,
+    keep_failure: bool = False,
 ) -> None:
     """Pass a response on as it arrives: an event stream in pieces, anything else whole.
 
     ``on_first_byte`` is called before the first byte of the body is written, ``on_end`` when
     a response of status 200 is complete, if it can be before its end is written: its client
-    may go on at once. ``reader`` is shown what passes.
+    may go on at once. ``reader`` is shown what passes. With ``keep_failure`` a failure of the
+    engine that comes before anything else is not passed on: Unanswered is raised.
     """
+    if keep_failure and response.status >= 500:
+        raise Unanswered(f"status {response.status}")
     if response.status != 200:
         on_end, reader = _nothing, None
     headers = client_headers(response.headers, own_headers)
     content_type = response.header(b"content-type") or b""
     if content_type.startswith(b"text/event-stream"):
-        await _stream(response, responder, headers, on_first_byte, on_end, reader)
+        try:
+            await _stream(
+                response, responder, headers, on_first_byte, on_end, reader,
+                keep_failure=keep_failure,
+            )  # fmt: skip
+        except UpstreamReset as error:
+            # The headers of a stream come before the engine knows whether it gets its blocks.
+            if responder.started or not keep_failure:
+                raise
+            raise Unanswered(str(error)) from error
         return
     body, _ = take_transfer_params(await response.read(_MAX_JSON_BYTES))
     if reader is not None:
@@ -81,14 +114,21 @@ async def _stream(
     on_first_byte: Callable[[], None],
     on_end: Callable[[], None],
     reader: ReplyReader | None,
+    *,
+    keep_failure: bool,
 ) -> None:
     events = SseFilter()
-    responder.start(response.status, headers)
+    if not keep_failure:
+        responder.start(response.status, headers)
     first = True
     async for data in response.iter_raw():
         if not (passed := events.feed(data)):
             continue
         if first:
+            if not responder.started:
+                if _is_failure(passed):
+                    raise Unanswered("an error in place of a stream")
+                responder.start(response.status, headers)
             on_first_byte()
             first = False
         if reader is not None:
@@ -102,10 +142,23 @@ async def _stream(
             responder.finish()
             await _drain(response)
             return
+    if not responder.started:
+        responder.start(response.status, headers)
     on_end()
     if rest := events.finish():
         await responder.write(rest)
     responder.finish()
+
+
+def _is_failure(events: bytes) -> bool:
+    """True if a stream begins with an error of the engine, not of the request."""
+    if not events.startswith(_ERROR):
+        return False
+    try:
+        event = _error_events.decode(events.split(b"\n", 1)[0].removeprefix(b"data:"))
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return event.error.code is not None and event.error.code >= 500
 
 
 def _nothing() -> None:

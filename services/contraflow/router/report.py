@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from contraflow.core.instructions import Pull
@@ -12,13 +13,33 @@ HEADER = b"x-contraflow"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._:/@+-]")
 
 
+_NOT_COMPARED = frozenset({"DECLINED_NO_PROOF", "DECLINED_UNSUPPORTED"})
+
+
+class Retry(StrEnum):
+    """Why a leg was sent once more. Each happens at most once in a turn."""
+
+    PREFILL_WITHOUT_HANDLE = "PREFILL_WITHOUT_HANDLE"
+    """It failed with one."""
+    PREFILL_RESENT = "PREFILL_RESENT"
+    """The connection had died idle."""
+    PREFILL_ELSEWHERE = "PREFILL_ELSEWHERE"
+    """The engine could not be reached: another one."""
+    DECODE_WITHOUT_BLOCKS = "DECODE_WITHOUT_BLOCKS"
+    """It failed before its first byte, with blocks to pull from the prefill engine."""
+    DECODE_RESENT = "DECODE_RESENT"
+    """As PREFILL_RESENT, of a leg with no blocks to pull."""
+    DECODE_ELSEWHERE = "DECODE_ELSEWHERE"
+    """As PREFILL_ELSEWHERE."""
+
+
 @dataclass(slots=True)
 class TurnReport:
     """Filled while the turn runs. Times are in seconds, from the arrival of the request.
 
     ``lookup_key`` is the session key of the handle that was looked for. ``denial`` is a
-    reason of the owner, TIMEOUT or UNREACHABLE. ``retried`` is true if the prefill leg failed
-    and was sent again, without a handle.
+    reason of the owner, TIMEOUT or UNREACHABLE. ``spent``: a prefill engine may have read the
+    handle, so that it ends by its claim.
     """
 
     turn_id: str
@@ -33,11 +54,20 @@ class TurnReport:
     prefill: str = ""
     decode: str = ""
     offered_tokens: int = 0
-    retried: bool = False
+    retries: list[Retry] = field(default_factory=list)
+    spent: bool = False
     pull: Pull | None = None
     status: int = 0
     error: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def discarded_tokens(self) -> int:
+        """Tokens offered that the prefill engine could not prove to be its prompt's."""
+        pull = self.pull
+        if pull is None or pull.outcome in _NOT_COMPARED:
+            return 0
+        return max(0, pull.offered_tokens - pull.proven_tokens)
 
     def header(self) -> tuple[bytes, bytes]:
         """The header to the client: ``name=value`` pairs, empty ones left out."""
@@ -46,7 +76,8 @@ class TurnReport:
             "decision": self.decision,
             "reason": self.reason,
             "denial": self.denial,
-            "retried": int(self.retried) or "",
+            "retried": "+".join(self.retries),
+            "offered": self.offered_tokens or "",
             **self._tokens(),
             "prefill": self.prefill,
             "decode": self.decode,
@@ -69,7 +100,7 @@ class TurnReport:
             "decision": self.decision,
             "reason": self.reason,
             "denial": self.denial,
-            "retried": self.retried,
+            "retried": "+".join(self.retries),
             "prefill": self.prefill,
             "decode": self.decode,
             "offered_tokens": self.offered_tokens,
@@ -83,6 +114,7 @@ class TurnReport:
         if pull is None:
             return {}
         return {
+            "discarded": self.discarded_tokens,
             "pulled": pull.pulled_tokens,
             "local": pull.local_tokens,
             "computed": pull.computed_tokens,

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import structlog
 
+from contraflow.core.fleet import Engine
 from contraflow.core.plan import Plan
 from contraflow.core.transfer_params import (
     OURS,
@@ -17,11 +18,13 @@ from contraflow.core.transfer_params import (
     has_remote_blocks,
 )
 from contraflow.router.affinity import Homes, Load, Produced, Replies
-from contraflow.router.legs import LegRequest, Legs, PrefillAnswer
+from contraflow.router.decode import Decode
+from contraflow.router.legs import LegRequest, PrefillAnswer
 from contraflow.router.metrics import RouterMetrics
 from contraflow.router.planning import Planner
 from contraflow.router.prefill import Prefill
-from contraflow.router.relay import ClientResponse, client_headers, relay
+from contraflow.router.relay import ClientResponse, client_headers
+from contraflow.router.releases import Releases
 from contraflow.router.replies import ReplyReader
 from contraflow.router.report import TurnReport
 from contraflow.router.sessions import engine_overrides, identify
@@ -55,7 +58,8 @@ class Turns:
         tenancy: Tenancy,
         planner: Planner,
         prefill: Prefill,
-        legs: Legs,
+        decode: Decode,
+        releases: Releases,
         homes: Homes,
         replies: Replies,
         load: Load,
@@ -67,7 +71,8 @@ class Turns:
         self._tenancy = tenancy
         self._planner = planner
         self._prefill = prefill
-        self._legs = legs
+        self._decode = decode
+        self._releases = releases
         self._homes = homes
         self._replies = replies
         self._load = load
@@ -139,7 +144,7 @@ class Turns:
             elif turn.traits.two_legged:
                 # Blocks that nobody can read would stay pinned: decode computes the prompt.
                 params = turn.instruct(for_plain_decode(), turn.report.decision)
-            await self._decode(turn, plan, params, responder)
+            await self._decode_leg(turn, plan, params, responder)
 
     def _plan(self, turn: Turn) -> Plan:
         request = turn.identity.request(
@@ -169,26 +174,25 @@ class Turns:
             params[OURS]["tip"] = answer.tip
         return params
 
-    async def _decode(
+    async def _decode_leg(
         self, turn: Turn, plan: Plan, params: Params | None, responder: ClientResponse
     ) -> None:
         report, key = turn.report, turn.identity.session_key
-        retained = params is not None and bool(key)
-        reader = ReplyReader() if retained and turn.identity.continues else None
 
         def first_byte() -> None:
             report.seconds["ttft"] = self._clock.now() - turn.started
 
-        def end() -> None:
-            if retained:
-                self._homes.remember(key, plan.decode.engine_id)
+        def end(engine: Engine, reader: ReplyReader | None) -> None:
+            if not turn.retains(params):
+                return
+            self._homes.remember(key, engine.engine_id)
             if reader is not None and (digest := reader.digest):
-                produced = Produced(report.turn_id, plan.decode.engine_id)
+                produced = Produced(report.turn_id, engine.engine_id)
                 self._replies.remember(key, digest, produced)
+            self._releases.outlived(turn, plan)
 
         try:
-            async with self._legs.decode(plan.decode, turn.leg, params) as response:
-                await relay(response, responder, (report.header(),), first_byte, end, reader)
+            await self._decode.run(turn, plan, params, responder, first_byte, end)
         except (UpstreamError, SseEventTooLarge) as error:
             if not responder.started and isinstance(error, UpstreamError):
                 raise self._unanswered(turn, "decode", error) from error

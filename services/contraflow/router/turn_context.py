@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import structlog
+
 from contraflow.core.instructions import Instructions
 from contraflow.core.transfer_params import OURS, Params
 from contraflow.router.agents import Claim
 from contraflow.router.legs import LegRequest
-from contraflow.router.report import TurnReport
+from contraflow.router.report import Retry, TurnReport
 from contraflow.router.sessions import Identity
 from contraflow.router.turn_body import Traits
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,18 @@ class Turn:
     report: TurnReport
     started: float
     min_pull_tokens: int
+
+    def retains(self, params: Params | None) -> bool:
+        """True if a decode leg with ``params`` leaves a handle."""
+        return params is not None and bool(self.identity.session_key)
+
+    def may_retry(self, retry: Retry, why: object) -> bool:
+        """False if it has been done before; else it is noted, and done by the caller."""
+        if retry in self.report.retries:
+            return False
+        self.report.retries.append(retry)
+        log.warning("leg_retried", turn_id=self.report.turn_id, retry=retry, why=str(why))
+        return True
 
     def instruct(self, params: Params, decision: str, claim: Claim | None = None) -> Params:
         """``params`` with what the connectors shall know of this turn."""

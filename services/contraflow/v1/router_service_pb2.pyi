@@ -242,6 +242,20 @@ class PlanTurnResponse(_message.Message):
     estimates: _containers.RepeatedCompositeFieldContainer[CostEstimate]
     def __init__(self, decision: _Optional[_Union[Decision, str]] = ..., reason: _Optional[_Union[DecisionReason, str]] = ..., prefill_engine_id: _Optional[str] = ..., decode_engine_id: _Optional[str] = ..., handle_id: _Optional[str] = ..., handle_tokens: _Optional[int] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., session_key: _Optional[str] = ..., estimates: _Optional[_Iterable[_Union[CostEstimate, _Mapping]]] = ...) -> None: ...
 
+class EndSessionRequest(_message.Message):
+    __slots__ = ("session_id",)
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    def __init__(self, session_id: _Optional[str] = ...) -> None: ...
+
+class EndSessionResponse(_message.Message):
+    __slots__ = ("released_handle_ids", "complete")
+    RELEASED_HANDLE_IDS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    released_handle_ids: _containers.RepeatedScalarFieldContainer[str]
+    complete: bool
+    def __init__(self, released_handle_ids: _Optional[_Iterable[str]] = ..., complete: bool = ...) -> None: ...
+
 class ListViewEnginesRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -45,6 +45,11 @@ class RouterServiceStub(object):
                 request_serializer=contraflow_dot_v1_dot_router__service__pb2.PlanTurnRequest.SerializeToString,
                 response_deserializer=contraflow_dot_v1_dot_router__service__pb2.PlanTurnResponse.FromString,
                 _registered_method=True)
+        self.EndSession = channel.unary_unary(
+                '/contraflow.v1.RouterService/EndSession',
+                request_serializer=contraflow_dot_v1_dot_router__service__pb2.EndSessionRequest.SerializeToString,
+                response_deserializer=contraflow_dot_v1_dot_router__service__pb2.EndSessionResponse.FromString,
+                _registered_method=True)
         self.ListViewEngines = channel.unary_unary(
                 '/contraflow.v1.RouterService/ListViewEngines',
                 request_serializer=contraflow_dot_v1_dot_router__service__pb2.ListViewEnginesRequest.SerializeToString,
@@ -75,9 +80,24 @@ class RouterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PlanTurn(self, request, context):
-        """Plan a turn as it would be planned now, without claiming or sending anything.
+        """Plan a turn as it would be planned now, without claiming or sending anything. Where
+        tenants are configured it needs the credentials that a turn of the tenant needs.
 
-        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); UNAVAILABLE (NO_ELIGIBLE_ENGINE).
+        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); UNAUTHENTICATED (UNAUTHENTICATED);
+        PERMISSION_DENIED (TENANT_MISMATCH) for another tenant than that of the credentials;
+        UNAVAILABLE (NO_ELIGIBLE_ENGINE).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndSession(self, request, context):
+        """End a conversation: what is retained for its session id is freed, claimed handles aside,
+        which end by their claims. Idempotent. A turn that still runs retains anew. The tenant
+        comes from the call metadata, as in Generate; conversations without a session id are not
+        found.
+
+        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); UNAUTHENTICATED (UNAUTHENTICATED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -104,6 +124,11 @@ def add_RouterServiceServicer_to_server(servicer, server):
                     servicer.PlanTurn,
                     request_deserializer=contraflow_dot_v1_dot_router__service__pb2.PlanTurnRequest.FromString,
                     response_serializer=contraflow_dot_v1_dot_router__service__pb2.PlanTurnResponse.SerializeToString,
+            ),
+            'EndSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndSession,
+                    request_deserializer=contraflow_dot_v1_dot_router__service__pb2.EndSessionRequest.FromString,
+                    response_serializer=contraflow_dot_v1_dot_router__service__pb2.EndSessionResponse.SerializeToString,
             ),
             'ListViewEngines': grpc.unary_unary_rpc_method_handler(
                     servicer.ListViewEngines,
@@ -166,6 +191,33 @@ class RouterService(object):
             '/contraflow.v1.RouterService/PlanTurn',
             contraflow_dot_v1_dot_router__service__pb2.PlanTurnRequest.SerializeToString,
             contraflow_dot_v1_dot_router__service__pb2.PlanTurnResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/contraflow.v1.RouterService/EndSession',
+            contraflow_dot_v1_dot_router__service__pb2.EndSessionRequest.SerializeToString,
+            contraflow_dot_v1_dot_router__service__pb2.EndSessionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,6 +57,22 @@ _RouterServicePlanTurnType = typing_extensions.TypeVar(
     ],
 )
 
+_RouterServiceEndSessionType = typing_extensions.TypeVar(
+    '_RouterServiceEndSessionType',
+    grpc.UnaryUnaryMultiCallable[
+        contraflow.v1.router_service_pb2.EndSessionRequest,
+        contraflow.v1.router_service_pb2.EndSessionResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        contraflow.v1.router_service_pb2.EndSessionRequest,
+        contraflow.v1.router_service_pb2.EndSessionResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        contraflow.v1.router_service_pb2.EndSessionRequest,
+        contraflow.v1.router_service_pb2.EndSessionResponse,
+    ],
+)
+
 _RouterServiceListViewEnginesType = typing_extensions.TypeVar(
     '_RouterServiceListViewEnginesType',
     grpc.UnaryUnaryMultiCallable[
@@ -73,7 +89,7 @@ _RouterServiceListViewEnginesType = typing_extensions.TypeVar(
     ],
 )
 
-class RouterServiceStub(typing.Generic[_RouterServiceGenerateType, _RouterServicePlanTurnType, _RouterServiceListViewEnginesType]):
+class RouterServiceStub(typing.Generic[_RouterServiceGenerateType, _RouterServicePlanTurnType, _RouterServiceEndSessionType, _RouterServiceListViewEnginesType]):
     """Beside the OpenAI front door."""
 
     @typing.overload
@@ -85,6 +101,10 @@ class RouterServiceStub(typing.Generic[_RouterServiceGenerateType, _RouterServic
         grpc.UnaryUnaryMultiCallable[
             contraflow.v1.router_service_pb2.PlanTurnRequest,
             contraflow.v1.router_service_pb2.PlanTurnResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            contraflow.v1.router_service_pb2.EndSessionRequest,
+            contraflow.v1.router_service_pb2.EndSessionResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             contraflow.v1.router_service_pb2.ListViewEnginesRequest,
@@ -101,6 +121,10 @@ class RouterServiceStub(typing.Generic[_RouterServiceGenerateType, _RouterServic
         grpc.aio.UnaryUnaryMultiCallable[
             contraflow.v1.router_service_pb2.PlanTurnRequest,
             contraflow.v1.router_service_pb2.PlanTurnResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            contraflow.v1.router_service_pb2.EndSessionRequest,
+            contraflow.v1.router_service_pb2.EndSessionResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
             contraflow.v1.router_service_pb2.ListViewEnginesRequest,
@@ -124,9 +148,21 @@ class RouterServiceStub(typing.Generic[_RouterServiceGenerateType, _RouterServic
     """
 
     PlanTurn: _RouterServicePlanTurnType
-    """Plan a turn as it would be planned now, without claiming or sending anything.
+    """Plan a turn as it would be planned now, without claiming or sending anything. Where
+    tenants are configured it needs the credentials that a turn of the tenant needs.
 
-    Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); UNAVAILABLE (NO_ELIGIBLE_ENGINE).
+    Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); UNAUTHENTICATED (UNAUTHENTICATED);
+    PERMISSION_DENIED (TENANT_MISMATCH) for another tenant than that of the credentials;
+    UNAVAILABLE (NO_ELIGIBLE_ENGINE).
+    """
+
+    EndSession: _RouterServiceEndSessionType
+    """End a conversation: what is retained for its session id is freed, claimed handles aside,
+    which end by their claims. Idempotent. A turn that still runs retains anew. The tenant
+    comes from the call metadata, as in Generate; conversations without a session id are not
+    found.
+
+    Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); UNAUTHENTICATED (UNAUTHENTICATED).
     """
 
     ListViewEngines: _RouterServiceListViewEnginesType
@@ -143,6 +179,10 @@ RouterServiceAsyncStub: typing_extensions.TypeAlias = RouterServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         contraflow.v1.router_service_pb2.PlanTurnRequest,
         contraflow.v1.router_service_pb2.PlanTurnResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        contraflow.v1.router_service_pb2.EndSessionRequest,
+        contraflow.v1.router_service_pb2.EndSessionResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         contraflow.v1.router_service_pb2.ListViewEnginesRequest,
@@ -179,9 +219,26 @@ class RouterServiceServicer(metaclass=abc.ABCMeta):
         request: contraflow.v1.router_service_pb2.PlanTurnRequest,
         context: _ServicerContext,
     ) -> typing.Union[contraflow.v1.router_service_pb2.PlanTurnResponse, collections.abc.Awaitable[contraflow.v1.router_service_pb2.PlanTurnResponse]]:
-        """Plan a turn as it would be planned now, without claiming or sending anything.
+        """Plan a turn as it would be planned now, without claiming or sending anything. Where
+        tenants are configured it needs the credentials that a turn of the tenant needs.
 
-        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); UNAVAILABLE (NO_ELIGIBLE_ENGINE).
+        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); UNAUTHENTICATED (UNAUTHENTICATED);
+        PERMISSION_DENIED (TENANT_MISMATCH) for another tenant than that of the credentials;
+        UNAVAILABLE (NO_ELIGIBLE_ENGINE).
+        """
+
+    @abc.abstractmethod
+    def EndSession(
+        self,
+        request: contraflow.v1.router_service_pb2.EndSessionRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[contraflow.v1.router_service_pb2.EndSessionResponse, collections.abc.Awaitable[contraflow.v1.router_service_pb2.EndSessionResponse]]:
+        """End a conversation: what is retained for its session id is freed, claimed handles aside,
+        which end by their claims. Idempotent. A turn that still runs retains anew. The tenant
+        comes from the call metadata, as in Generate; conversations without a session id are not
+        found.
+
+        Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); UNAUTHENTICATED (UNAUTHENTICATED).
         """
 
     @abc.abstractmethod

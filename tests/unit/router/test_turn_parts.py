@@ -100,11 +100,16 @@ def test_load_counts_legs_while_they_run() -> None:
 
 def test_the_header_can_be_parsed() -> None:
     report = TurnReport("t1", "r1", decision="PULL", reason="HANDLE_AVAILABLE", prefill="p; x=1\r")
-    report.pull = Pull("PULLED", pulled_tokens=107, local_tokens=192, computed_tokens=41, bytes=9)
+    report.offered_tokens = 300
+    report.pull = Pull(
+        "PULLED", offered_tokens=300, proven_tokens=299, pulled_tokens=107, local_tokens=192,
+        computed_tokens=41, bytes=9,
+    )  # fmt: skip
     name, value = report.header()
     assert name == b"x-contraflow"
     assert parse_header(value.decode()) == {
-        "turn": "t1", "decision": "PULL", "reason": "HANDLE_AVAILABLE", "pulled": "107",
+        "turn": "t1", "decision": "PULL", "reason": "HANDLE_AVAILABLE", "offered": "300",
+        "discarded": "1", "pulled": "107",
         "local": "192", "computed": "41", "outcome": "PULLED", "bytes": "9",
         "prefill": "p__x_1_",
     }  # fmt: skip

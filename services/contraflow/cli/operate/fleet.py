@@ -16,6 +16,7 @@ from contraflow.cli.operate.servers import (
     Servers,
     ask,
     asking,
+    credentials,
     each_agent,
     in_words,
 )
@@ -127,7 +128,7 @@ def session_key_of(servers: Servers, router: Server, tenant: str, session: str) 
     by_key = "name the session by its key, which `contraflow sessions` shows"
     try:
         with asking(router):
-            plan = call(request, timeout=DEADLINE_SECONDS)
+            plan = call(request, timeout=DEADLINE_SECONDS, metadata=credentials())
     except NoEligibleEngine as error:
         raise OperatorError(f"the {router} plans no turns now ({error}): {by_key}") from error
     except ContraflowError as error:

@@ -9,7 +9,7 @@ import click
 
 from contraflow.cli.operate.options import json_option, router_option
 from contraflow.cli.operate.output import counted, enum_name, print_json, print_table, span
-from contraflow.cli.operate.servers import DEADLINE_SECONDS, Server, Servers, ask
+from contraflow.cli.operate.servers import DEADLINE_SECONDS, Server, Servers, ask, credentials
 from contraflow.v1 import engine_pb2
 from contraflow.v1 import router_service_pb2 as pb
 from contraflow.wire.convert import seconds
@@ -68,7 +68,9 @@ def plan(
     )
     with Servers() as servers:
         call = servers.router(router).PlanTurn
-        found = ask(router, partial(call, request, timeout=DEADLINE_SECONDS))
+        found = ask(
+            router, partial(call, request, timeout=DEADLINE_SECONDS, metadata=credentials())
+        )
     document = describe(found)
     if as_json:
         print_json(document)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ DEADLINE_SECONDS = 5.0
 """Of each call but a watch."""
 
 T = TypeVar("T")
+
+API_KEY = "CONTRAFLOW_API_KEY"
+"""Environment variable: a key of the tenant, where tenants are configured."""
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
@@ -40,6 +44,8 @@ _NEXT = {
     Reason.ENGINE_INCARNATION_STALE: "`contraflow ps` shows the one that took its place",
     Reason.ENGINE_UNRESPONSIVE: "the engine may be stalled: look at its log, then try again",
     Reason.STORE_UNAVAILABLE: "look whether etcd is up, then try again",
+    Reason.UNAUTHENTICATED: f"set {API_KEY} to a key of the tenant",
+    Reason.TENANT_MISMATCH: f"set {API_KEY} to a key of the tenant",
     Reason.OVERLOADED: "try again in a moment",
 }
 
@@ -115,6 +121,12 @@ class Servers(ExitStack):
             channel = grpc.insecure_channel(target, options=_OPTIONS)
             self._channels[target] = self.enter_context(channel)
         return self._channels[target]
+
+
+def credentials() -> tuple[tuple[str, str], ...]:
+    """Metadata of calls that are a tenant's."""
+    key = os.environ.get(API_KEY, "")
+    return (("authorization", f"Bearer {key}"),) if key else ()
 
 
 def ask(server: Server, call: Callable[[], T]) -> T:

@@ -1,0 +1,73 @@
+"""EndSession: a conversation is over, so that what it retains may go."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from contraflow.core.errors import ContraflowError, InvalidArgument
+from contraflow.core.fleet import Role
+from contraflow.core.session import session_key
+from contraflow.router.affinity import Homes
+from contraflow.router.agents import Agents, denial_of
+from contraflow.router.metrics import RouterMetrics
+from contraflow.runtime.fleet_replica import FleetReplica
+from contraflow.v1 import router_service_pb2 as pb
+
+log = structlog.get_logger()
+
+_AT_ONCE = 16
+"""Agents asked at the same time."""
+
+
+class SessionEnds:
+    """Ends sessions at every agent with decode engines: where branches have gone, and what was
+    left behind by a move, no record tells."""
+
+    def __init__(
+        self,
+        secret: bytes,
+        agents: Agents,
+        homes: Homes,
+        replica: FleetReplica,
+        metrics: RouterMetrics,
+    ) -> None:
+        self._secret = secret
+        self._agents = agents
+        self._homes = homes
+        self._replica = replica
+        self._metrics = metrics
+
+    async def end(self, tenant: str, session_id: str) -> pb.EndSessionResponse:
+        """Release what the session retains. Raises InvalidArgument."""
+        if not session_id:
+            raise InvalidArgument("a session id is needed", field="session_id")
+        key = session_key(self._secret, tenant, session_id)
+        self._homes.forget(key)
+        engines = self._replica.engines.values()
+        addresses = {engine.agent_address for engine in engines if engine.role is Role.DECODE}
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def at(address: str) -> list[str] | None:
+            async with gate:
+                return await self._release(address, key, tenant)
+
+        answers = await asyncio.gather(*map(at, sorted(addresses)))
+        released = [handle_id for answer in answers for handle_id in answer or ()]
+        self._metrics.released("ended", len(released))
+        log.info("session_ended", tenant=tenant, session_key=key, handles=len(released))
+        return pb.EndSessionResponse(
+            released_handle_ids=sorted(released),
+            complete=self._replica.synced.is_set() and None not in answers,
+        )
+
+    async def _release(self, address: str, key: str, tenant: str) -> list[str] | None:
+        """None if the agent did not do it."""
+        try:
+            handles = await self._agents.list_handles(address, key)
+            ids = [handle.handle_id for handle in handles if handle.tenant == tenant]
+            return list(await self._agents.release(address, ids)) if ids else []
+        except ContraflowError as error:
+            log.warning("session_not_ended", session_key=key, agent=address, why=denial_of(error))
+            return None
