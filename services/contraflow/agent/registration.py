@@ -34,7 +34,9 @@ class Directory(Protocol):
     """What of ``runtime.directory_client.DirectoryClient`` is needed here."""
 
     async def find_engine(self, engine_id: str) -> Engine | None: ...
-    async def register(self, engine: Engine, ttl: float) -> Registration: ...
+    async def register(
+        self, engine: Engine, ttl: float, registration_id: str = ""
+    ) -> Registration: ...
     async def renew(self, registration_id: str) -> Registration: ...
     async def deregister(self, registration_id: str) -> None: ...
     async def publish(
@@ -114,11 +116,12 @@ class EngineRegistration:
         engine = replace(self._attachment.engine, agent_address=self._agent_address)
         registration = self._registration
         if registration is None or engine != self._registered:
-            # Forgotten first: cancelled in the call, we would not know which lease counts.
-            # Records of an earlier lease end with it.
-            self._registration = None
-            self._publication.forget()
-            registration = await self._directory.register(engine, self._ttl)
+            known = registration.registration_id if registration else ""
+            registration = await self._directory.register(engine, self._ttl, known)
+            if registration.registration_id != known:
+                # Records of an earlier lease end with it. Cancelled in the call, we learn that
+                # the known one has ended when we renew it.
+                self._publication.forget()
             self._registered = engine
             log.info("engine_registered", engine_id=engine.engine_id, ttl=registration.ttl)
         elif self._clock.now() >= self._renew_at:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
@@ -66,10 +67,13 @@ class Directory:
         self._progress_seconds = progress_seconds
         self.watchers = 0
 
-    async def register(self, engine: Engine, ttl: float | None) -> tuple[str, float]:
+    async def register(
+        self, engine: Engine, ttl: float | None, registration_id: str = ""
+    ) -> tuple[str, float]:
         """Registration id and TTL granted. Raises EngineIdReused, InvalidArgument.
 
-        The sessions of an earlier registration of the incarnation go with it.
+        It goes on under ``registration_id``, if that is the incarnation's and alive. Else the
+        sessions of an earlier registration of the incarnation go with it.
         """
         require_engine(engine)
         key = self._records.engine_key(engine.engine_id)
@@ -80,9 +84,16 @@ class Directory:
                 raise EngineIdReused(
                     "the engine id is alive with another boot nonce", engine_id=engine.engine_id
                 )
+            expected = known.revision if known else ABSENT
+            if old_lease and old_lease == _lease_id(registration_id):
+                with suppress(LeaseNotFound):
+                    granted = await self._store.keepalive(old_lease)
+                    value = self._records.encode_engine(engine, old_lease)
+                    if await self._store.put_if(key, value, expected, old_lease) is None:
+                        continue
+                    return registration_id, granted
             lease = await self._store.grant(self._clamp(ttl))
             value = self._records.encode_engine(engine, lease.lease_id)
-            expected = known.revision if known else ABSENT
             if await self._store.put_if(key, value, expected, lease.lease_id) is not None:
                 if old_lease:
                     await self._store.revoke(old_lease)

@@ -39,7 +39,9 @@ class DirectoryServicer(DirectoryServiceServicer):
         if engine is None:
             raise InvalidArgument("the engine needs a known role", field="engine.role")
         ttl = seconds(request.ttl) if request.HasField("ttl") else None
-        registration_id, granted = await self._directory.register(engine, ttl)
+        registration_id, granted = await self._directory.register(
+            engine, ttl, request.registration_id
+        )
         return pb.RegisterEngineResponse(registration_id=registration_id, ttl=duration(granted))
 
     async def RenewEngine(

@@ -101,9 +101,12 @@ class DirectoryClient:
         for channel in self._channels:
             await channel.close()
 
-    async def register(self, engine: Engine, ttl: float) -> Registration:
-        """Register an incarnation. Raises EngineIdReused, StoreUnavailable."""
-        request = pb.RegisterEngineRequest(engine=engine_to_proto(engine), ttl=duration(ttl))
+    async def register(self, engine: Engine, ttl: float, registration_id: str = "") -> Registration:
+        """Register an incarnation, or change what is registered under ``registration_id``, which
+        goes on if it is alive. Raises EngineIdReused, StoreUnavailable."""
+        request = pb.RegisterEngineRequest(
+            engine=engine_to_proto(engine), ttl=duration(ttl), registration_id=registration_id
+        )
         sent_at = self._clock.now()
         response = await self._call(
             lambda stub: stub.RegisterEngine(request, timeout=self._call_timeout)

@@ -98,8 +98,9 @@ class DirectoryServiceServicer(object):
     def RegisterEngine(self, request, context):
         """Register an incarnation of an engine under a liveness lease.
 
-        Registering the same engine_id and boot_nonce again replaces the record and
-        grants a new registration. Only agents call this.
+        Registering the same engine_id and boot_nonce again replaces the record. It goes on
+        under the registration that it names, with its sessions; else a new one is granted, and
+        the sessions of the earlier one go. Only agents call this.
 
         Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); ALREADY_EXISTS (ENGINE_ID_REUSED)
         if the id is alive with another boot nonce; UNAVAILABLE (STORE_UNAVAILABLE).

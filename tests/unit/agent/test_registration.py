@@ -47,9 +47,11 @@ class Directory:
         self._maybe_fail()
         return self.engine
 
-    async def register(self, engine: Engine, ttl: float) -> Registration:
+    async def register(self, engine: Engine, ttl: float, registration_id: str = "") -> Registration:
         self._maybe_fail()
         self.engine = engine
+        if self.alive() and self.lease and self.lease.registration_id == registration_id:
+            return await self.renew(registration_id)
         self._count += 1
         self.sessions.clear()
         self.lease = Registration(f"r{self._count}", ttl, self.clock.now() + ttl)
@@ -243,15 +245,29 @@ async def test_an_engine_back_within_the_ttl_continues_its_registration() -> Non
         assert world.directory.batches == [1]
 
 
-async def test_a_changed_engine_is_registered_anew() -> None:
+async def test_a_changed_engine_keeps_its_registration_and_its_sessions() -> None:
     world = World()
     async with world.running():
         await world.idle(0.0)
         moved = engine("e", endpoint="http://127.0.0.1:10")
         world.attachment.linked(EngineLink(2), Introduction(moved, world.handles))
-        await until(lambda: world.directory.batches == [1, 1], "published under the new lease")
-        assert world.directory.lease is not None
-        assert world.directory.lease.registration_id == "r2"
+        world.attachment.drain(True)
+        await world.idle(0.0)
+        told = world.directory.engine
+        assert told is not None
+        assert (told.endpoint, told.draining) == (moved.endpoint, True)
+        assert world.directory.sessions == world.expected()
+        assert world.directory.batches == [1]
+
+
+async def test_a_change_after_the_lease_has_run_out_publishes_everything_again() -> None:
+    world = World()
+    async with world.running():
+        await world.idle(0.0)
+        world.directory.lose()
+        world.attachment.drain(True)
+        await world.idle(0.0)
+        assert world.directory.sessions == world.expected()
 
 
 async def test_the_end_takes_engine_and_sessions_out() -> None:
@@ -274,7 +290,7 @@ async def test_a_drain_is_told_to_the_directory_at_once_and_again_after_its_loss
         assert not told()
         world.attachment.drain(True)
         await until(told, "the directory knows")
-        await until(lambda: world.directory.sessions == world.expected(), "sessions are back")
+        assert world.directory.sessions == world.expected()
         world.directory.lose()
         world.directory.engine = None
         await world.idle(TTL / 3)

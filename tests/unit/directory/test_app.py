@@ -130,6 +130,29 @@ async def test_the_same_nonce_replaces_and_ends_the_old_registration(world: Worl
     assert await world.directory.renew(new) == 10
 
 
+async def test_a_registration_that_is_named_goes_on_with_its_sessions(world: World) -> None:
+    old, _ = await world.directory.register(engine(), 10)
+    await world.directory.publish(old, [session(world)])
+    world.clock.advance(9)
+    assert await world.directory.register(engine(draining=True), 10, old) == (old, 10)
+    world.clock.advance(9)
+    await world.settle()
+    assert world.directory.get_engine("e1").draining
+    assert world.directory.get_session(KEY).handle_id == "h1"
+
+
+@pytest.mark.parametrize("named", ["another", "lapsed", "no number"])
+async def test_a_registration_that_can_not_go_on_is_replaced(world: World, named: str) -> None:
+    ids = {"no number": "xyz"}
+    ids["lapsed"], _ = await world.directory.register(engine(), 10)
+    world.clock.advance(11)
+    ids["another"], _ = await world.directory.register(engine("e2"), 10)
+    new, _ = await world.directory.register(engine(), 10, ids[named])
+    assert new not in ids.values()
+    assert await world.directory.renew(new) == 10
+    assert await world.directory.renew(ids["another"]) == 10
+
+
 @pytest.mark.parametrize("name", ["", "a/b", "a\n"])
 async def test_bad_engine_ids_are_refused(world: World, name: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
