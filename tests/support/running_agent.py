@@ -14,7 +14,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from prometheus_client import CollectorRegistry
 
-from contraflow.agent.config import AgentConfig, ClaimConfig
+from contraflow.agent.config import AgentConfig, ClaimConfig, RetentionConfig
 from contraflow.agent.main import running
 from contraflow.core.errors import Reason
 from contraflow.runtime.address import Address
@@ -94,6 +94,7 @@ async def running_agent(
     link: str = "",
     acquire_timeout: float = 30.0,
     ttl: float = 10.0,
+    retention: RetentionConfig | None = None,
 ) -> AsyncIterator[RunningAgent]:
     """An agent for as long as the context lasts; ``link`` to start it again at a socket.
 
@@ -106,6 +107,7 @@ async def running_agent(
             link_socket=Address.parse(link or f"unix:{folder}/link.sock"),
             directory=list(directory),
             claim=ClaimConfig(acquire_timeout_seconds=acquire_timeout, order_timeout_seconds=30.0),
+            retention=retention or RetentionConfig(),
             liveness_ttl_seconds=ttl,
         )
         registry = CollectorRegistry()

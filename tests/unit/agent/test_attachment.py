@@ -14,7 +14,7 @@ from tests.support.fake_engine_link import engine
 from contraflow.agent.attachment import Attachment
 from contraflow.agent.codec import Granted, Introduction, handle_from_proto
 from contraflow.agent.link import EngineLink
-from contraflow.agent.mirror import MirroredHandle
+from contraflow.agent.mirror import MirroredHandle, ReleaseCause
 from contraflow.core.errors import (
     EngineNotAttached,
     EngineUnresponsive,
@@ -241,3 +241,42 @@ async def test_a_drain_outlives_links_and_an_older_agents_word() -> None:
     world.attachment.drain(False)
     world.attachment.resume_drain()
     assert not world.attachment.engine.draining
+
+
+def named(name: str, state: State, session: str = "s", ttl: int = 480) -> pb.HandleUpdate:
+    """A handle of a session."""
+    handle = handle_pb2.Handle(
+        handle_id=f"decode-1/{name}",
+        engine_id="decode-1",
+        session_key=session,
+        state=f"HANDLE_STATE_{state}",
+        ttl=Duration(seconds=ttl),
+    )
+    return pb.HandleUpdate(handle=handle)
+
+
+async def test_why_a_handle_was_released_is_known() -> None:
+    world = World()
+    for name, session in (("1", "s"), ("2", "s"), ("3", "t"), ("4", "u")):
+        world.attachment.on_event(named(name, State.RETAINED, session))
+    world.attachment.on_event(named("1", State.RELEASED))
+    world.attachment.on_event(named("3", State.RELEASED, "t"))
+    call = asyncio.create_task(
+        world.attachment.release(["decode-1/4", "decode-1/5"], 60.0, ReleaseCause.ORDERED)
+    )
+    order = await world.order()
+    world.attachment.on_event(named("4", State.RELEASED, "u"))
+    result = pb.ReleaseResult(call_id=order.release.call_id, handle_ids=["decode-1/4"])
+    world.requests.put_nowait(pb.AttachRequest(release_result=result))
+    assert await call == ["decode-1/4"]
+    causes = [one.release_cause for one in world.told if one.state is State.RELEASED]
+    assert causes == [ReleaseCause.SUPERSEDED, ReleaseCause.ROOM, ReleaseCause.ORDERED]
+
+
+async def test_a_lease_that_was_renewed_is_told() -> None:
+    world = World()
+    world.attachment.on_event(named("1", State.RETAINED, ttl=100))
+    world.clock.advance(60.0)
+    world.attachment.on_event(named("1", State.RETAINED, ttl=40))
+    world.attachment.on_event(named("1", State.RETAINED, ttl=100))
+    assert [one.expires_at for one in world.told] == [1100.0, 1160.0]

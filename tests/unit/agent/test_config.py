@@ -4,6 +4,7 @@ import pytest
 
 from contraflow.agent.config import AgentConfig
 from contraflow.agent.main import run
+from contraflow.core.retention import Policy
 from contraflow.runtime.config import ConfigError, parse
 
 GOOD = """
@@ -19,6 +20,7 @@ def test_defaults() -> None:
     assert config.claim.start_by_seconds == 60
     assert config.claim.max_read_seconds == 10
     assert config.claim.acquire_timeout_seconds == 0.05
+    assert config.retention.policy == Policy(budget_share=0.5, ttl=480.0, max_idle=1800.0)
     assert config.liveness_ttl_seconds == 10
 
 
@@ -29,6 +31,9 @@ def test_defaults() -> None:
         ("liveness_ttl_seconds = 0", "liveness_ttl_seconds"),
         ('advertise_address = "unix:/a"', "must be 'host:port'"),
         ('advertise_address = "host:0"', "needs a port"),
+        ("[retention]\nbudget_share = 1.5", "retention.budget_share"),
+        ("[retention]\nttl_seconds = 0", "retention.ttl_seconds"),
+        ("[retention]\nmax_idle_seconds = -1", "retention.max_idle_seconds"),
         ("[claim]\nstart_by = 5", "unknown key 'claim.start_by'"),
     ],
 )

@@ -177,6 +177,43 @@ def test_released_handles_are_named_and_freed(world: World, agent: FakeAgentLink
     assert world.retained.step() == ("r1",)
 
 
+def test_a_renewal_is_answered_after_the_lease_that_the_workers_confirmed(
+    world: World, agent: FakeAgentLink
+) -> None:
+    world.retained.retain(a_handle("r1"), nothing)
+    world.link.start()
+    stream, _ = agent.linked()
+    world.clock.now += 300
+    order = pb.Renew(call_id=3, handle_ids=["e/r1", "e/r2"], ttl=duration(480))
+    stream.say(renew=order)
+    stream.say(renew=pb.Renew(call_id=4))
+    assert stream.hear("renew_result") == pb.RenewResult(call_id=4)  # both were heard
+    ((request_id, deadline),) = world.retained.renewals().items()
+    world.retained.confirmed(request_id, deadline)
+    assert stream.hear("handle_update").handle.ttl == duration(480)
+    assert stream.hear("renew_result") == pb.RenewResult(call_id=3, handle_ids=["e/r1"])
+
+
+def test_an_order_to_renew_is_not_answered_on_a_later_link(
+    world: World, agent: FakeAgentLink
+) -> None:
+    world.retained.retain(a_handle("r1"), nothing)
+    world.link.start()
+    stream, _ = agent.linked()
+    world.clock.now += 300
+    stream.say(renew=pb.Renew(call_id=1, handle_ids=["e/r1"], ttl=duration(480)))
+    stream.say(renew=pb.Renew(call_id=2))
+    stream.hear("renew_result")
+    stream.end()
+    later, hello = agent.linked()
+    assert hello.handles[0].ttl == duration(180)
+    ((request_id, deadline),) = world.retained.renewals().items()
+    world.retained.confirmed(request_id, deadline)
+    assert later.hear("handle_update").handle.ttl == duration(480)
+    later.say(renew=pb.Renew(call_id=1))
+    assert later.hear("renew_result") == pb.RenewResult(call_id=1)
+
+
 def test_changes_and_reports_are_told_as_they_come(world: World, agent: FakeAgentLink) -> None:
     world.link.report(handle_pb2.PullReport(turn_id="before"))  # nobody to tell
     world.link.start()

@@ -76,6 +76,64 @@ async def test_a_released_handle_is_freed_at_once() -> None:
         await pair.nothing_is_held()
 
 
+async def test_a_renewed_handle_outlives_its_lease_and_is_pulled() -> None:
+    async with a_pair(retention_ttl=100.0) as pair:
+        history = await retained(pair)
+        (handle,) = pair.handles()
+        answers: list[list[str]] = []
+        for _ in range(5):
+            pair.clock.advance(60.0)
+            pair.decode.retained.renew([handle.handle_id], 100.0, answers.append)
+            await soon(lambda: bool(answers), "the workers have confirmed")
+            assert answers.pop() == [handle.handle_id]
+            assert pair.handles()[0].deadline == pair.clock.now() + 100.0
+        answer = await pair.prefilled(history, pair.for_pull(pair.claim()))
+        assert answer.pull["outcome"] == "PULLED"
+        assert answer.tokens == await expected(history, 1)
+        await pair.nothing_is_held(pair.decode)
+
+
+async def test_a_renewed_handle_expires_when_its_last_lease_does() -> None:
+    async with a_pair(retention_ttl=100.0) as pair:
+        await retained(pair)
+        (handle,) = pair.handles()
+        pair.clock.advance(60.0)
+        pair.decode.retained.renew([handle.handle_id], 100.0, lambda renewed: None)
+        await soon(lambda: pair.handles()[0].deadline > handle.deadline, "it is renewed")
+        pair.clock.advance(99.0)
+        await soon(lambda: pair.decode.counters.kv_cache_usage > 0, "blocks held")
+        pair.clock.advance(1.0)
+        await pair.nothing_is_held()
+        assert pair.handles() == []
+
+
+async def test_an_order_to_renew_does_not_bring_back_what_is_being_freed() -> None:
+    async with a_pair(retention_ttl=100.0) as pair:
+        await retained(pair)
+        (handle,) = pair.handles()
+        answers: list[list[str]] = []
+        pair.decode.retained.renew([handle.handle_id], 500.0, answers.append)
+        pair.decode.retained.release([handle.handle_id])
+        await pair.nothing_is_held()
+        assert answers == [[]]
+        pair.decode.retained.renew([handle.handle_id], 500.0, answers.append)
+        assert answers == [[], []]
+
+
+async def test_a_claim_that_overtakes_a_renewal_is_served() -> None:
+    async with a_pair(retention_ttl=100.0) as pair:
+        history = await retained(pair)
+        (handle,) = pair.handles()
+        answers: list[list[str]] = []
+        pair.decode.retained.renew([handle.handle_id], 500.0, answers.append)
+        claimed = pair.claim()
+        assert claimed.deadline == handle.deadline
+        answer = await pair.prefilled(history, pair.for_pull(claimed))
+        assert answer.tokens == await expected(history, 1)
+        await pair.nothing_is_held(pair.decode)
+        assert answers == [[]]
+
+
 async def test_a_read_that_would_start_too_close_to_its_expiry_is_computed_instead() -> None:
     async with a_pair() as pair:
         history = await retained(pair)
