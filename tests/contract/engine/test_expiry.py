@@ -1,19 +1,25 @@
-"""Leases of seconds run out: of a handle that nobody claims, and of a claim that nobody reads."""
+"""Leases of seconds: renewed for a while, over budget, and at last run out; and a claim that
+nobody reads."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from itertools import pairwise
 
 import pytest
 import pytest_asyncio
 from tests.contract.engine.conftest import KINDS
 from tests.support.cluster import Cluster
+from tests.support.wait import until_good
 
 from contraflow.cli.deployment import Deployment, DeploymentSpec
+from contraflow.wire.convert import seconds
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 TTL = 12.0
+MAX_IDLE = 20.0  # renewed at 6, 12 and 18 seconds, so expired at 30
+BUDGET = 40  # blocks
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session", params=KINDS, ids=str)
@@ -22,6 +28,8 @@ async def short_lived(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
         engine=request.param,
         with_reference=True,
         retention_ttl=TTL,
+        retention_max_idle=MAX_IDLE,
+        retention_budget=BUDGET / DeploymentSpec.blocks,
         claim_start_by=5.0,
         claim_max_read=2.0,
     )
@@ -29,7 +37,61 @@ async def short_lived(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
         yield Cluster(deployment)
 
 
-async def test_an_expired_handle_is_denied_and_the_turn_recomputes(
+async def test_a_conversation_that_idles_beyond_its_lease_is_renewed_and_pulled(
+    short_lived: Cluster,
+) -> None:
+    cluster = short_lived
+    session, prompt = cluster.session(), cluster.text(160)
+    first = await cluster.turn(prompt, session, tokens=100)
+    prompt += first.ids + cluster.text(40)
+    (handle,) = await cluster.until_handles(session, 1)
+    leases = [seconds(handle.ttl)]
+
+    async def renewals() -> int:
+        leases.extend(seconds(found.ttl) for found in await cluster.handles(session))
+        return sum(later > earlier + 1 for earlier, later in pairwise(leases))
+
+    await until_good(renewals, lambda count: count == 3, within=2 * TTL)
+    assert [found.handle_id for found in await cluster.handles(session)] == [handle.handle_id]
+    before = await cluster.counted()
+    second = await cluster.turn(prompt, session)
+
+    assert second.report["decision"] == "PULL"
+    assert second.tokens("pulled") > 0
+    assert second.ids == await cluster.reference(prompt)
+    counted = await cluster.counted_since(before, len(prompt))
+    assert counted.pulled == second.tokens("pulled")
+
+
+async def test_beyond_the_budget_the_oldest_conversations_are_released(
+    short_lived: Cluster,
+) -> None:
+    cluster = short_lived
+    sessions = [cluster.session() for _ in range(7)]
+    prompts = []
+    for session in sessions:
+        prompt = cluster.text(200)
+        first = await cluster.turn(prompt, session, tokens=60)
+        prompts.append(prompt + first.ids + cluster.text(40))
+        # Before the next one ends, so that their order is known.
+        (handle,) = await cluster.until_handles(session, 1)
+    kept = BUDGET // handle.num_blocks
+    assert 0 < kept < len(sessions) - 1
+
+    for session in sessions[:-kept]:
+        await cluster.until_handles(session, 0)
+    for session in sessions[-kept:]:
+        assert len(await cluster.handles(session)) == 1
+    newest = await cluster.turn(prompts[-1], sessions[-1])
+    oldest = await cluster.turn(prompts[0], sessions[0])
+
+    assert (newest.report["decision"], oldest.report["decision"]) == ("PULL", "RECOMPUTE")
+    assert newest.tokens("pulled") > 0
+    assert newest.ids == await cluster.reference(prompts[-1])
+    assert oldest.ids == await cluster.reference(prompts[0])
+
+
+async def test_a_handle_that_has_idled_too_long_expires_and_the_turn_recomputes(
     short_lived: Cluster,
 ) -> None:
     cluster = short_lived
@@ -38,7 +100,7 @@ async def test_an_expired_handle_is_denied_and_the_turn_recomputes(
     prompt += first.ids + cluster.text(40)
     await cluster.until_handles(session, 1)
 
-    await cluster.until_handles(session, 0, within=2 * TTL)
+    await cluster.until_handles(session, 0, within=MAX_IDLE + 2 * TTL)
     second = await cluster.turn(prompt, session)
 
     assert second.report["decision"] == "RECOMPUTE"
