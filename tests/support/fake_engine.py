@@ -20,6 +20,7 @@ from contraflow.core.fleet import Engine, Role
 from contraflow.core.instructions import Pull, Tip
 
 Json = dict[str, Any]
+CUT_AFTER_HEADERS = -1
 TIP = Tip(bytes(range(16)), 300)
 TOOL_CALL = {
     "id": "call_1",
@@ -62,6 +63,7 @@ class Received:
     headers: dict[str, str]
     raw: bytes
     body: Json
+    status: int = 200
     finished: bool = False
     disconnected: bool = False
 
@@ -79,7 +81,8 @@ class EngineScript:
 
     vllm: str = "0.32"
     statuses: list[int] = field(default_factory=list)
-    """Statuses of the next requests; 200 when used up. 0 cuts the connection."""
+    """Statuses of the next requests; 200 when used up. 0 cuts the connection, CUT_AFTER_HEADERS
+    once headers and a byte are out that says nothing yet."""
     before_answer: Callable[[Received], Awaitable[None]] | None = None
     between_chunks: Callable[[Received], Awaitable[None]] | None = None
     before_end: Callable[[Received], Awaitable[None]] | None = None
@@ -188,13 +191,15 @@ class FakeEngine:
         return response
 
     async def _answer(self, request: web.Request, received: Received) -> web.StreamResponse:
-        status = self.script.statuses.pop(0) if self.script.statuses else 200
+        status = received.status = self.script.statuses.pop(0) if self.script.statuses else 200
         if self.script.before_answer is not None:
             await self.script.before_answer(received)
         if status == 0:
             assert request.transport is not None
             request.transport.abort()
             raise ConnectionError("cut")
+        if status == CUT_AFTER_HEADERS:
+            return await self._cut_after_headers(request, received)
         if status != 200:
             error = {"message": f"engine says {status}", "type": "EngineError", "code": status}
             return web.json_response({"error": error}, status=status)
@@ -215,6 +220,16 @@ class FakeEngine:
             "usage": {"prompt_tokens": 300, "completion_tokens": 2},
             "kv_transfer_params": params(received),
         })  # fmt: skip
+
+    async def _cut_after_headers(
+        self, request: web.Request, received: Received
+    ) -> web.StreamResponse:
+        response = web.StreamResponse()
+        streamed = received.body.get("stream")
+        response.content_type = "text/event-stream" if streamed else "application/json"
+        await response.prepare(request)
+        await response.write(b"d")
+        raise ConnectionError("cut")
 
     async def _stream(
         self, request: web.Request, received: Received, params: Json | None

@@ -3,35 +3,70 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from contraflow.core.fleet import Session
 from contraflow.core.handle import ClaimRequest, Handle, HandleTable, State
 from contraflow.core.instructions import Instructions
+from contraflow.router.config import RouterConfig
 from contraflow.runtime.clock import SystemClock
 from contraflow.runtime.fleet_replica import FleetReplica
 from contraflow.runtime.grpc_interceptor import Context
 from contraflow.v1 import agent_service_pb2 as pb
 from contraflow.v1 import handle_pb2
+from contraflow.v1.transfer_params_pb2 import TransferParams
 from contraflow.wire.convert import duration, proof_to_proto
 from contraflow.wire.params import params_to_proto
 from tests.support.fake_engine import FakeEngine, Received
-from tests.support.router_world import HANDLE_PARAMS, PROOF, FakeAgent
+from tests.support.router_world import HANDLE_PARAMS, PROOF, FakeAgent, World, router_world
 
 
 class Owner(FakeAgent):
-    """Retains what its engines decode, and takes every claim as read at once."""
+    """Retains what its engines decode, and takes every claim as read at once.
+
+    With ``readers`` a claim is read when one of them gets it and does not decline.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.tables: dict[str, HandleTable] = defaultdict(HandleTable)
+        self.readers: list[FakeEngine] = []
+        self.reads: list[str] = []
+        self.spoil = False
+        """Grants can not be read."""
+        self.claimed: list[str] = []
+        self.released: list[str] = []
 
     def attach(self, engine: FakeEngine) -> None:
         """From now on each turn that ``engine`` decodes leaves a handle."""
 
         async def retain(received: Received) -> None:
-            self._retain(engine.engine.engine_id, received)
+            if received.status == 200:
+                self._retain(engine.engine.engine_id, received)
 
         engine.script.before_answer = retain
+
+    def attach_reader(self, engine: FakeEngine) -> None:
+        """From now on ``engine`` reads the handles that come with a claim."""
+
+        async def read(received: Received) -> None:
+            claim_id = Instructions.from_json(received.params["contraflow"]).claim_id
+            pull = engine.script.pull(received)
+            if claim_id and not (pull and pull.outcome.startswith("DECLINED")):
+                self._read(claim_id)
+
+        engine.script.before_answer = read
+        self.readers.append(engine)
+
+    def handles(self, engine_id: str = "") -> dict[str, State]:
+        """The handles there are, by the turns that left them."""
+        return {
+            handle.turn_id: handle.state
+            for one, table in self.tables.items()
+            for handle in table.live()
+            if engine_id in ("", one)
+        }
 
     def publish(self, *replicas: FleetReplica) -> None:
         """Bring the records of all live handles to routers, as the directory would."""
@@ -54,20 +89,66 @@ class Owner(FakeAgent):
         self, request: pb.AcquireHandleRequest, context: Context
     ) -> pb.AcquireHandleResponse:
         self.acquired.append(request)
+        if self.denial is not None:
+            raise self.denial
         wanted = ClaimRequest(
             request.claim_id, request.tenant, request.session_key, 60.0, 10.0,
             tuple(request.message_digests), request.hint_handle_id, request.produced_by_turn_id,
         )  # fmt: skip
         table = self.tables[request.engine_id]
         handle = table.acquire(wanted, 0.0)
-        table.end(handle.request_id, State.READ)
+        if not self.readers:
+            table.end(handle.request_id, State.READ)
+        self.claimed.append(request.claim_id)
+        if self.hold is not None:
+            await self.hold.wait()
         return pb.AcquireHandleResponse(
             handle=handle_pb2.Handle(handle_id=handle.handle_id, num_tokens=handle.num_tokens),
-            transfer_params=params_to_proto(HANDLE_PARAMS),
+            transfer_params=TransferParams(extra_json={"spoilt": "{"})
+            if self.spoil
+            else params_to_proto(HANDLE_PARAMS),
             proof=proof_to_proto(PROOF),
             start_by=request.start_by,
             hold_until=duration(70),
         )
+
+    async def ReturnClaim(
+        self, request: pb.ReturnClaimRequest, context: Context
+    ) -> pb.ReturnClaimResponse:
+        self.returned.append(request.claim_id)
+        self.tables[request.engine_id].return_claim(request.claim_id, 0.0)
+        return pb.ReturnClaimResponse()
+
+    async def ListHandles(
+        self, request: pb.ListHandlesRequest, context: Context
+    ) -> pb.ListHandlesResponse:
+        handles = [
+            handle_pb2.Handle(
+                handle_id=handle.handle_id,
+                tenant=handle.tenant,
+                session_key=handle.session_key,
+                message_digest=handle.message_digest,
+                turn_id=handle.turn_id,
+            )
+            for table in self.tables.values()
+            for handle in table.live()
+            if request.session_key in ("", handle.session_key)
+        ]
+        return pb.ListHandlesResponse(handles=handles)
+
+    async def ReleaseHandles(
+        self, request: pb.ReleaseHandlesRequest, context: Context
+    ) -> pb.ReleaseHandlesResponse:
+        ended = [one for table in self.tables.values() for one in table.release(request.handle_ids)]
+        self.released += [handle.turn_id for handle in ended]
+        return pb.ReleaseHandlesResponse(released_handle_ids=[one.handle_id for one in ended])
+
+    def _read(self, claim_id: str) -> None:
+        for table in self.tables.values():
+            for handle in table.live():
+                if handle.claim is not None and handle.claim.claim_id == claim_id:
+                    self.reads.append(handle.turn_id)
+                    table.end(handle.request_id, State.READ)
 
     def _retain(self, engine_id: str, received: Received) -> None:
         told = Instructions.from_json(received.params["contraflow"])
@@ -87,3 +168,13 @@ class Owner(FakeAgent):
             turn_id=told.turn_id,
         )
         self.tables[engine_id].retain(handle, lambda proof: False)
+
+
+@asynccontextmanager
+async def owned_world(config: RouterConfig | None = None) -> AsyncIterator[tuple[World, Owner]]:
+    """p1, which reads what it is handed, and d1, which retains what it decodes."""
+    owner = Owner()  # type: ignore[abstract]  # the router calls only some methods
+    async with router_world(config, owner) as world:
+        owner.attach(world.decode)
+        owner.attach_reader(world.prefill)
+        yield world, owner

@@ -98,7 +98,7 @@ class Agents:
             return _claim(wanted, await self._acquire(wanted))
         except BaseException as error:
             if not isinstance(error, ContraflowError) or isinstance(error, CallFailed):
-                self.run(self._return(wanted, wait=not isinstance(error, Unreachable)))
+                self.run(self._return(wanted, wait=False))
             if isinstance(error, TimeoutError):
                 raise TimedOut("no answer", grpc.StatusCode.DEADLINE_EXCEEDED) from error
             if isinstance(error, ValueError):
