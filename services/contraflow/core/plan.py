@@ -140,12 +140,14 @@ def plan_turn(
 
 
 def without(plan: Plan, engine: Engine) -> Plan | None:
-    """The plan with the next best engine in the place of one of its two, which refuses
-    connections; None if there is no other."""
+    """The plan with the next best engine in the place of one of its two, whose endpoint refuses
+    connections, to all of its ranks; None if there is no other."""
     others = [
         one
         for one in plan.candidates
-        if one.engine.role is engine.role and not one.rejected and one.engine != engine
+        if one.engine.role is engine.role
+        and not one.rejected
+        and one.engine.endpoint != engine.endpoint
     ]
     if not others:
         return None
