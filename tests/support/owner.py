@@ -35,8 +35,8 @@ class Owner(FakeAgent):
         self.reads: list[str] = []
         self.spoil = False
         """Grants can not be read."""
-        self.claimed: list[str] = []
         self.released: list[str] = []
+        self.release_calls: list[list[str]] = []
 
     def attach(self, engine: FakeEngine) -> None:
         """From now on each turn that ``engine`` decodes leaves a handle."""
@@ -99,7 +99,6 @@ class Owner(FakeAgent):
         handle = table.acquire(wanted, 0.0)
         if not self.readers:
             table.end(handle.request_id, State.READ)
-        self.claimed.append(request.claim_id)
         if self.hold is not None:
             await self.hold.wait()
         return pb.AcquireHandleResponse(
@@ -139,6 +138,7 @@ class Owner(FakeAgent):
     async def ReleaseHandles(
         self, request: pb.ReleaseHandlesRequest, context: Context
     ) -> pb.ReleaseHandlesResponse:
+        self.release_calls.append(list(request.handle_ids))
         ended = [one for table in self.tables.values() for one in table.release(request.handle_ids)]
         self.released += [handle.turn_id for handle in ended]
         return pb.ReleaseHandlesResponse(released_handle_ids=[one.handle_id for one in ended])
