@@ -113,7 +113,8 @@ def with_rank(endpoint: str, rank: int) -> str:
         return f"{endpoint}_dp{rank}" if rank else endpoint
     if endpoint.startswith("tcp://"):
         host, _, port = endpoint.rpartition(":")
-        if port.isdigit():
+        # ZMQ would take the port modulo 2**16.
+        if port.isdecimal() and int(port) + rank < 2**16:
             return f"{host}:{int(port) + rank if int(port) else 0}"
     raise ValueError(f"{endpoint!r} is not 'tcp://host:port' or 'inproc://name'")
 

@@ -59,6 +59,11 @@ class SimOptions:
             raise ValueError(f"profile must be one of {', '.join(PROFILES)}")
         if self.block_size < 1 or self.num_blocks < 2:
             raise ValueError("block_size must be at least 1 and num_blocks at least 2")
+        if self.side_port + self.dp_rank > 65535:
+            raise ValueError(
+                f"the side channel of rank {self.dp_rank} would need port "
+                f"{self.side_port + self.dp_rank}: choose a lower one"
+            )
         if self.agent and not self.endpoint:
             raise ValueError("endpoint is needed with an agent")
 

@@ -97,10 +97,12 @@ def test_each_rank_has_an_endpoint_of_its_own(endpoint: str, rank: int, expected
     assert with_rank(endpoint, rank) == expected
 
 
-@pytest.mark.parametrize("endpoint", ["localhost:5557", "tcp://localhost", "udp://a:1"])
+@pytest.mark.parametrize(
+    "endpoint", ["localhost:5557", "tcp://localhost", "udp://a:1", "tcp://*:65535"]
+)
 def test_an_endpoint_that_is_none_is_named(endpoint: str) -> None:
     with pytest.raises(ValueError, match="is not 'tcp://host:port'"):
-        with_rank(endpoint, 0)
+        with_rank(endpoint, 1)
 
 
 def config(**fields: Any) -> KvEventsConfig:
