@@ -234,7 +234,7 @@ async def test_prefill_dies_with_a_handle_and_another_computes(case: Case) -> No
     async with another(case, Role.PREFILL) as second:
 
         async def die(received: Received) -> None:
-            case.owner._read(received.params["contraflow"]["claim_id"])
+            case.owner.read(received.params["contraflow"]["claim_id"])
             asyncio.get_running_loop().create_task(case.world.prefill.stop())
             await asyncio.Event().wait()
 

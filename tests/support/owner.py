@@ -54,7 +54,7 @@ class Owner(FakeAgent):
             claim_id = Instructions.from_json(received.params["contraflow"]).claim_id
             pull = engine.script.pull(received)
             if claim_id and not (pull and pull.outcome.startswith("DECLINED")):
-                self._read(claim_id)
+                self.read(claim_id)
 
         engine.script.before_answer = read
         self.readers.append(engine)
@@ -143,7 +143,8 @@ class Owner(FakeAgent):
         self.released += [handle.turn_id for handle in ended]
         return pb.ReleaseHandlesResponse(released_handle_ids=[one.handle_id for one in ended])
 
-    def _read(self, claim_id: str) -> None:
+    def read(self, claim_id: str) -> None:
+        """A prefill engine has read what the claim is on."""
         for table in self.tables.values():
             for handle in table.live():
                 if handle.claim is not None and handle.claim.claim_id == claim_id:
