@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import pickle
 import socket
 import sys
 import tempfile
@@ -67,7 +68,9 @@ from contraflow_connector.vllm_compat import (
     WorkerReport,
     describe_engine,
     releases_of,
+    renewals_of,
 )
+from contraflow_connector.worker import ContraflowWorker
 
 BLOCK = 16
 WINDOW = 48
@@ -449,6 +452,66 @@ def released_ids_reach_the_workers_and_come_back() -> None:
     )
     engine.half.update_connector_output(ended)
     assert engine.handles() == []
+
+
+@case
+def a_lease_is_renewed_once_the_workers_hold_to_it() -> None:
+    engine, handle = retained()
+    engine.step()
+    answers: list[list[str]] = []
+    engine.half._retained.renew([handle.handle_id], 10_000.0, answers.append)
+    assert renewals_of(engine.step()).keys() == {handle.request_id}
+    assert renewals_of(engine.step()) == {}
+    engine.half._retained.renew([handle.handle_id], 20_000.0, answers.append)
+    metadata = engine.step()
+    # It travels to the workers as vLLM sends it.
+    workers = [a_worker(handle.request_id, handle.deadline), a_worker("another", 1.0)]
+    for number, worker in enumerate(workers):
+        worker._renew(pickle.loads(pickle.dumps(metadata)))
+        events = worker.take_events()
+        assert (events is None) == (number == 1)
+        if events:
+            report = pickle.loads(pickle.dumps(WorkerReport(events)))
+            engine.half.update_connector_output(KVConnectorOutput(kv_connector_worker_meta=report))
+    assert answers == [[], [handle.handle_id]]
+    (renewed,) = engine.handles()
+    assert renewed.deadline > handle.deadline + 10_000
+    holder, stranger = workers
+    assert holder._reqs_to_send[handle.request_id] >= renewed.deadline
+    assert stranger._reqs_to_send == {"another": 1.0}
+    # Only forward.
+    holder._reqs_to_send[handle.request_id] = 1e9
+    holder._renew(metadata)
+    assert holder._reqs_to_send[handle.request_id] == 1e9
+
+
+@case
+def all_ranks_must_confirm_a_lease() -> None:
+    with mock.patch.object(CONFIG.parallel_config, "world_size", 2):
+        engine, handle = retained()
+    engine.step()
+    answers: list[list[str]] = []
+    engine.half._retained.renew([handle.handle_id], 10_000.0, answers.append)
+    metadata = engine.step()
+    for confirmed in (handle.deadline, renewals_of(metadata)[handle.request_id]):
+        assert engine.handles()[0].deadline == handle.deadline
+        worker = a_worker(handle.request_id, handle.deadline)
+        worker._renew(metadata)
+        events = worker.take_events()
+        assert events is not None
+        engine.half.update_connector_output(
+            KVConnectorOutput(kv_connector_worker_meta=WorkerReport(events))
+        )
+        assert engine.handles()[0].deadline == confirmed
+    assert answers == [[handle.handle_id]]
+
+
+def a_worker(request_id: str, deadline: float) -> ContraflowWorker:
+    """A worker half without memory or peers, which holds one request's blocks."""
+    worker = ContraflowWorker.__new__(ContraflowWorker)
+    worker._events = WorkerEvents()
+    worker._reqs_to_send = {request_id: deadline}
+    return worker
 
 
 @case

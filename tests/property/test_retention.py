@@ -41,7 +41,8 @@ def naive(
     handles: list[Tenure], policy: Policy, num_blocks: int, draining: bool
 ) -> tuple[list[str], list[str]]:
     """Takes one handle at a time, and looks at everything anew."""
-    left, released = list(handles), []
+    left = list(handles)
+    released: list[str] = []
     while sum(one.num_blocks for one in left) > int(num_blocks * policy.budget_share):
         unclaimed = [one for one in left if not one.claimed]
         if not unclaimed:

@@ -31,7 +31,8 @@ class RetentionConfig(Config, frozen=True):
     budget_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.5
     """Most blocks of an engine that handles may hold, as a share of all."""
     ttl_seconds: Seconds = 480.0
-    """Lease that a renewal gives; what is left of it never falls much below half."""
+    """Lease that a renewal gives. About half of it is left at worst: where that is less than a
+    claim takes, claims made then are denied as LEASE_TOO_SHORT."""
     max_idle_seconds: Annotated[float, msgspec.Meta(ge=0)] = 1800.0
     """Age from which a handle is renewed no more; 0: none is ever renewed."""
 
