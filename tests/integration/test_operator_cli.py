@@ -24,7 +24,7 @@ from tests.support.running_directory import ANY_PORT, running_directory, until_h
 
 from contraflow.cli.main import main
 from contraflow.cli.operate import drain
-from contraflow.core.errors import NoEligibleEngine
+from contraflow.core.errors import NoEligibleEngine, Unauthenticated
 from contraflow.core.fleet import Role
 from contraflow.core.handle import Handle, State
 from contraflow.directory.config import DirectoryConfig, LimitsConfig, LivenessConfig
@@ -360,6 +360,18 @@ async def test_a_plan_is_told_with_its_reason_costs_and_candidates(
     document = await world.document("plan", "--session", "chat")
     assert document["candidates"][1]["load"] == 3
     assert document["estimates"][1]["seconds"] == pytest.approx(3.2)
+
+
+async def test_a_key_of_the_tenant_goes_along(world: World) -> None:
+    world.router.plan = a_plan()
+    await world.told("plan", "--session", "chat")
+    assert world.router.credentials == []
+    world.environment["CONTRAFLOW_API_KEY"] = "key-1"
+    await world.told("plan", "--session", "chat")
+    await world.told("handles", "--session", "chat")
+    assert world.router.credentials == ["Bearer key-1"] * 2
+    world.router.error = Unauthenticated("The API key is not valid.")
+    assert "CONTRAFLOW_API_KEY" in await world.failure("plan", "--session", "chat")
 
 
 async def test_a_plan_that_can_not_be_made_says_where_to_look(world: World) -> None:

@@ -191,7 +191,7 @@ async def test_a_salt_that_is_guessed_or_stolen_opens_no_cache() -> None:
     async with owned_world(TENANTS) as (world, _):
         salts = {}
         stolen = cache_salt(SECRET, "red")
-        tries = [(RED, {}), (BLUE, {})]
+        tries: list[tuple[Json, Json]] = [(RED, {}), (BLUE, {})]
         tries += [(BLUE, {"cache_salt": one}) for one in (stolen, "red", "mine")]
         tries += [(RED, {"cache_salt": "mine"})]
         for number, (headers, fields) in enumerate(tries):

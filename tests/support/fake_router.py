@@ -24,9 +24,12 @@ class FakeRouter(RouterServiceServicer):
         self.view = pb.ListViewEnginesResponse()
         self.error: ContraflowError | None = None
         self.asked: list[pb.PlanTurnRequest] = []
+        self.credentials: list[str] = []
 
     async def PlanTurn(self, request: pb.PlanTurnRequest, context: Context) -> pb.PlanTurnResponse:
         self.asked.append(request)
+        metadata = context.invocation_metadata() or ()
+        self.credentials += [str(value) for key, value in metadata if key == "authorization"]
         if self.error is not None:
             raise self.error
         return self.plan

@@ -1,32 +1,78 @@
-"""What takes the place of an engine that refuses connections."""
+"""The next best engine in the place of one that refuses connections."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from contraflow.core.fleet import Engine, FleetView, Role
-from contraflow.core.plan import Plan, Policy, TurnRequest, plan_turn, without
+from contraflow.core.fleet import Engine, FleetView, Role, Session
+from contraflow.core.plan import Decision, Plan, PlanReason, Policy, TurnRequest, plan_turn, without
+
+KEY = "a" * 32
 
 
-def engine(name: str, role: Role, node: str, dp_rank: int = 0) -> Engine:
-    return Engine(name, "n", role, f"http://{node}", dp_rank=dp_rank, served_models=("m",))
+def engine(name: str, kind: str = "A", **fields: bool) -> Engine:
+    role = Role.PREFILL if name.startswith("p") else Role.DECODE
+    return Engine(
+        name, "n", role, f"http://{name[:2]}:8000", served_models=("m",), compatibility_class=kind,
+        **{"bidirectional": True, **fields},
+    )  # fmt: skip
 
 
-P, D = engine("p", Role.PREFILL, "a"), engine("d", Role.DECODE, "b")
+def plan(*engines: Engine, load: dict[str, int] | None = None) -> Plan:
+    """D is d1, which holds a handle."""
+    session = Session(KEY, "d1", "agent:1", "d1/1", 500, expires_at=100.0)
+    view = FleetView({one.engine_id: one for one in engines}, {KEY: session})
+    found = plan_turn(view, TurnRequest("m", KEY), load or {}, Policy(), now=0.0)
+    assert found.decode.engine_id == "d1"
+    return found
 
 
-def plan(*engines: Engine) -> Plan:
-    view = FleetView({one.engine_id: one for one in engines})
-    return plan_turn(view, TurnRequest("m"), {}, Policy(), now=0.0)
+def test_another_prefill_engine_pulls_in_its_place() -> None:
+    found = plan(engine("d1"), engine("p1"), engine("p2"), engine("p3"), load={"p1": -1, "p2": 1})
+    assert found.prefill.engine_id == "p1"
+    other = without(found, found.prefill)
+    assert other is not None
+    assert other.prefill.engine_id == "p3"
+    assert (other.decision, other.home, other.handle_id) == (Decision.PULL, found.home, "d1/1")
 
 
-@pytest.mark.parametrize("first", [P, D])
-def test_all_ranks_of_an_endpoint_are_left_out_with_it(first: Engine) -> None:
-    rank = replace(first, engine_id=f"{first.engine_id}-rank", dp_rank=1)
-    other = engine(f"{first.engine_id}-z", first.role, "elsewhere")
-    found = without(plan(P, D, rank, other), first)
-    assert found is not None
-    assert (found.prefill if first is P else found.decode) == other
-    assert without(plan(P, D, rank), first) is None
+def test_one_that_can_not_pull_computes() -> None:
+    found = plan(engine("d1"), engine("p1"), engine("p2", bidirectional=False))
+    other = without(found, found.prefill)
+    assert other is not None
+    assert (other.prefill.engine_id, other.home, other.handle_id) == ("p2", None, "")
+    assert (other.decision, other.reason) == (Decision.RECOMPUTE, PlanReason.INCOMPATIBLE)
+    assert other.holder == found.holder  # who has the handle still
+
+
+def test_another_decode_engine_of_the_class_goes_first() -> None:
+    found = plan(
+        engine("d1"), engine("d2", "B"), engine("d3"), engine("p1"), load={"d3": 9, "d2": 0}
+    )
+    other = without(found, found.decode)
+    assert other is not None
+    assert (other.decode.engine_id, other.hands_over) == ("d3", True)
+    assert (other.decision, other.home) == (found.decision, found.home)
+
+
+def test_one_of_another_class_serves_if_there_is_no_better() -> None:
+    found = plan(engine("d1"), engine("d2", "B"), engine("p1"))
+    other = without(found, found.decode)
+    assert other is not None
+    assert (other.decode.engine_id, other.hands_over) == ("d2", False)
+
+
+@pytest.mark.parametrize("refused", ["p1", "d1"])
+def test_nobody_takes_the_place_who_was_not_eligible(refused: str) -> None:
+    found = plan(
+        engine("d1"), engine("d2", draining=True), engine("p1"), engine("p2", draining=True)
+    )
+    gone = found.prefill if refused == "p1" else found.decode
+    assert without(found, gone) is None
+
+
+def test_another_rank_behind_the_same_endpoint_refuses_as_well() -> None:
+    found = plan(engine("d1"), engine("p1"), engine("p1-rank-1"), engine("p2"), load={"p2": 9})
+    other = without(found, found.prefill)
+    assert other is not None
+    assert other.prefill.engine_id == "p2"
