@@ -19,6 +19,10 @@ from contraflow.runtime.clock import Clock
 
 log = structlog.get_logger()
 
+SETTLE_SECONDS = 0.05
+"""Between a change and the pass for it: an engine tells of a new handle before it tells that
+those it supersedes are gone, and both together may seem to exceed a budget."""
+
 PASSES_IN_TTL = 16
 """Passes over all engines while one lease runs out."""
 
@@ -66,6 +70,7 @@ class Retention:
             group.create_task(self._keep_passing())
             while True:
                 await self._wake.wait()
+                await self._clock.sleep(SETTLE_SECONDS)
                 self._wake.clear()
                 due, self._due = self._due, set()
                 for attachment in self._attached():

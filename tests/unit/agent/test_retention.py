@@ -16,7 +16,7 @@ from contraflow.agent.attachment import Attachment
 from contraflow.agent.codec import Introduction
 from contraflow.agent.link import EngineLink
 from contraflow.agent.mirror import MirroredHandle
-from contraflow.agent.retention import PASSES_IN_TTL, Retention
+from contraflow.agent.retention import PASSES_IN_TTL, SETTLE_SECONDS, Retention
 from contraflow.core.errors import EngineNotAttached
 from contraflow.core.handle import State
 from contraflow.core.retention import Policy
@@ -87,8 +87,11 @@ class World:
         """Whether no order is on its way once everything that can run has run."""
         if self.next is None:
             self.next = asyncio.ensure_future(self._order())
-        for _ in range(50):
-            await asyncio.sleep(0)
+        for _ in range(3):
+            for _ in range(20):
+                await asyncio.sleep(0)
+            if len(self.clock._pending()) > 1:  # not only the one between two passes
+                self.clock.advance(SETTLE_SECONDS)
         return not self.next.done()
 
     async def order(self) -> pb.AttachResponse:
@@ -154,6 +157,19 @@ async def test_what_exceeds_the_budget_is_released_oldest_first() -> None:
         ]
 
 
+async def test_a_handle_that_is_about_to_be_superseded_costs_no_other_conversation() -> None:
+    async with running(World()) as world:
+        world.update("a1")
+        world.update("b1")
+        assert await world.quiet()
+        world.update("b2")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        world.update("b1", State.RELEASED)
+        assert await world.quiet()
+        assert world.told[-1].release_cause == "SUPERSEDED"
+
+
 async def test_a_claimed_handle_is_neither_released_nor_renewed() -> None:
     async with running(World()) as world:
         world.update("a", State.CLAIMED, claim="c1")
@@ -191,7 +207,7 @@ async def test_a_handle_is_renewed_at_half_its_lease_for_as_long_as_it_may_idle(
                 assert order.renew.ttl == Duration(seconds=160)
                 at.append(world.clock.now() - began)
                 world.renew(order, "a")
-        assert at == [90.0, 180.0, 270.0, 360.0]
+        assert [round(one / TICK) for one in at] == [8, 16, 24, 32]
         assert world.told[-1].state is State.EXPIRED
         assert world.renewals == [(1, 0)] * 4
 
