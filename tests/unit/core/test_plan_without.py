@@ -10,11 +10,13 @@ from contraflow.core.plan import Decision, Plan, PlanReason, Policy, TurnRequest
 KEY = "a" * 32
 
 
-def engine(name: str, kind: str = "A", **fields: bool) -> Engine:
+def engine(
+    name: str, kind: str = "A", *, bidirectional: bool = True, draining: bool = False
+) -> Engine:
     role = Role.PREFILL if name.startswith("p") else Role.DECODE
     return Engine(
         name, "n", role, f"http://{name[:2]}:8000", served_models=("m",), compatibility_class=kind,
-        **{"bidirectional": True, **fields},
+        bidirectional=bidirectional, draining=draining,
     )  # fmt: skip
 
 
