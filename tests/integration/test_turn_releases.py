@@ -278,6 +278,18 @@ async def test_an_agent_that_can_not_be_asked_costs_no_turn() -> None:
         await talk.left(first, second)
 
 
+async def test_no_turn_waits_for_a_release() -> None:
+    async with talk_of(NEVER_PULLS) as talk:
+        first = await talk.say(HI)
+        talk.publish()
+        talk.owner.hold_lists = asyncio.Event()
+        second = await talk.say(HI, YES, MORE)
+        await until(lambda: talk.owner.list_calls == 1, "the agent is asked, and hangs")
+        assert set(talk.owner.handles()) == {first, second}
+        talk.owner.hold_lists.set()
+        await talk.left(second)
+
+
 # Ending a session.
 
 
@@ -332,6 +344,14 @@ async def test_ending_a_session_leaves_claims_alone() -> None:
 async def test_ending_a_session_says_if_an_agent_could_not_be_asked() -> None:
     async with talk_of() as talk:
         await talk.say(HI)
+        await talk.world.stop_agent()
+        assert not (await end(talk.world, SESSION["session_id"])).complete
+
+
+async def test_ending_a_session_is_incomplete_while_an_engine_is_not_heard_of() -> None:
+    async with talk_of() as talk:
+        await talk.say(HI)
+        talk.world.replica._lose("d1")
         await talk.world.stop_agent()
         assert not (await end(talk.world, SESSION["session_id"])).complete
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -37,6 +38,8 @@ class Owner(FakeAgent):
         """Grants can not be read."""
         self.released: list[str] = []
         self.release_calls: list[list[str]] = []
+        self.list_calls = 0
+        self.hold_lists: asyncio.Event | None = None
 
     def attach(self, engine: FakeEngine) -> None:
         """From now on each turn that ``engine`` decodes leaves a handle."""
@@ -121,6 +124,9 @@ class Owner(FakeAgent):
     async def ListHandles(
         self, request: pb.ListHandlesRequest, context: Context
     ) -> pb.ListHandlesResponse:
+        self.list_calls += 1
+        if self.hold_lists is not None:
+            await self.hold_lists.wait()
         handles = [
             handle_pb2.Handle(
                 handle_id=handle.handle_id,

@@ -45,7 +45,7 @@ class SessionEnds:
             raise InvalidArgument("a session id is needed", field="session_id")
         key = session_key(self._secret, tenant, session_id)
         self._homes.forget(key)
-        engines = self._replica.engines.values()
+        engines = self._replica.known()
         addresses = {engine.agent_address for engine in engines if engine.role is Role.DECODE}
         gate = asyncio.Semaphore(_AT_ONCE)
 
