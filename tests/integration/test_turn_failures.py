@@ -162,6 +162,13 @@ async def test_a_grant_that_can_not_be_read_is_given_back(case: Case) -> None:
     assert (await case.settled())[case.first] is State.RETAINED
 
 
+async def test_an_agent_that_fails_after_the_claim_gets_it_back(case: Case) -> None:
+    case.owner.break_down = True
+    answer = await case.next()
+    assert (answer.status, answer.plan["decision"]) == (200, "RECOMPUTE")
+    assert (await case.settled())[case.first] is State.RETAINED
+
+
 # Prefill.
 
 

@@ -96,6 +96,7 @@ async def test_scenario_28_a_conversation_that_moves_takes_its_handle_along(name
             assert talk.owner.reads == [first]
             await talk.left(second.plan["turn"])
             assert talk.owner.handles("d1") == {}
+            assert talk.owner.list_calls == 0  # there is nothing to look for
             assert talk.owner.released == []
 
 
@@ -360,13 +361,16 @@ async def test_scenario_10_only_the_tenant_ends_its_session() -> None:
     async with talk_of(TENANTS) as talk:
         headers = {"authorization": "Bearer r"}
         first = await talk.say(HI, headers=headers)
+        [handle] = talk.owner.tables["d1"].live()
+        strange = replace(handle, request_id="x", handle_id="d1/x", turn_id="x", tenant="blue")
+        talk.owner.tables["d1"].retain(strange, lambda proof: False)
         for session_id in (SESSION["session_id"], session_key(SECRET, "red", "conversation-1")):
             assert not (await end(talk.world, session_id, "b")).released_handle_ids
         for key in ("", "x"):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await end(talk.world, SESSION["session_id"], key)
             assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
-        assert set(talk.owner.handles()) == {first}
+        assert set(talk.owner.handles()) == {first, "x"}
         ended = await end(talk.world, SESSION["session_id"], "r")
         assert list(ended.released_handle_ids) == [f"d1/{first}"]
 

@@ -36,6 +36,8 @@ class Owner(FakeAgent):
         self.reads: list[str] = []
         self.spoil = False
         """Grants can not be read."""
+        self.break_down = False
+        """It claims, and then fails."""
         self.released: list[str] = []
         self.release_calls: list[list[str]] = []
         self.list_calls = 0
@@ -104,6 +106,8 @@ class Owner(FakeAgent):
             table.end(handle.request_id, State.READ)
         if self.hold is not None:
             await self.hold.wait()
+        if self.break_down:
+            raise RuntimeError("a defect")
         return pb.AcquireHandleResponse(
             handle=handle_pb2.Handle(handle_id=handle.handle_id, num_tokens=handle.num_tokens),
             transfer_params=TransferParams(extra_json={"spoilt": "{"})

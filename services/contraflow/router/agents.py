@@ -13,7 +13,7 @@ import structlog
 from contraflow.core.chain import Proof
 from contraflow.core.errors import ContraflowError, Internal
 from contraflow.core.transfer_params import Params
-from contraflow.runtime.grpc_errors import CallFailed, TimedOut, Unreachable, domain_errors
+from contraflow.runtime.grpc_errors import TimedOut, Unreachable, domain_errors
 from contraflow.v1 import agent_service_pb2 as pb
 from contraflow.v1 import agent_service_pb2_grpc as pb_grpc
 from contraflow.v1.handle_pb2 import Handle
@@ -97,7 +97,7 @@ class Agents:
         try:
             return _claim(wanted, await self._acquire(wanted))
         except BaseException as error:
-            if not isinstance(error, ContraflowError) or isinstance(error, CallFailed):
+            if not isinstance(error, ContraflowError) or isinstance(error, Internal):
                 self.run(self._return(wanted, wait=False))
             if isinstance(error, TimeoutError):
                 raise TimedOut("no answer", grpc.StatusCode.DEADLINE_EXCEEDED) from error
