@@ -19,6 +19,8 @@ from contraflow.web.json_splice import Fields
 SESSION_HEADER = b"x-session-id"
 _XARGS = "vllm_xargs"
 _MAX_DIGESTS = 16
+_MAX_MESSAGES = 10_000
+"""More are no conversation, and to digest them would hold up all other turns."""
 
 
 class Known(Protocol):
@@ -66,13 +68,15 @@ def identify(
     """Derive the identity of a request.
 
     A chat that names no session is the conversation that its messages are: it goes on from the
-    longest part of them that ends before a reply and of which a handle is ``known``. Raises
-    BodyError for ids of a wrong type.
+    longest part of them that ends before a reply and of which a handle is ``known``. Very many
+    messages stand for no session. Raises BodyError for ids of a wrong type.
     """
     salt = cache_salt(secret, tenant, _client_salt(fields))
     session_id = _session_id(fields, headers)
     kind = kind_of(path)
     messages = messages_of(kind, fields) if kind else []
+    if len(messages) > _MAX_MESSAGES:
+        messages = []
     try:
         links = message_chain(secret, tenant, model, kind, map(canonical, messages))
     except RecursionError:

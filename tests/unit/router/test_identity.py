@@ -222,3 +222,12 @@ def test_engines_get_keys_in_place_of_names() -> None:
     assert overrides["conversation_id"] is overrides["prompt_cache_key"] is msgspec.UNSET
     assert bytes(overrides["vllm_xargs"]) == b'{"kept":1}'
     assert engine_overrides(Identity("t", "", "salt"), {})["session_id"] is msgspec.UNSET
+
+
+def test_more_messages_than_a_conversation_has_name_no_session() -> None:
+    many = [{"role": role, "content": "x"} for _ in range(5_000) for role in ("user", "assistant")]
+    assert identified(fields(messages=many)).session_key
+    many.append({"role": "user", "content": "x"})
+    assert identified(fields(messages=many)) == Identity("t", "", cache_salt(SECRET, "t"))
+    named = identified(fields(messages=many, session_id="a"))
+    assert (named.session_key, named.earlier_digests) == (session_key(SECRET, "t", "a"), ())
