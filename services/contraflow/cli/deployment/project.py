@@ -59,15 +59,21 @@ class Project:
         runs = self.root / "var" / "runs"
         try:
             runs.mkdir(parents=True, exist_ok=True)
-        except OSError:  # a read-only checkout
+            run = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=runs))
+        except OSError:  # a read-only checkout, or somebody else's
             return Path(tempfile.mkdtemp(prefix="contraflow-run-"))
-        by_age = sorted(runs.iterdir(), key=lambda run: run.stat().st_mtime_ns)
-        for old in by_age[: -_KEPT_RUNS + 1]:
+        (run / "pid").write_text(str(os.getpid()))
+        for old in sorted(runs.iterdir(), key=_made_at)[:-_KEPT_RUNS]:
             if _is_over(old):
                 shutil.rmtree(old, ignore_errors=True)
-        run = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=runs))
-        (run / "pid").write_text(str(os.getpid()))
         return run
+
+
+def _made_at(run: Path) -> int:
+    try:
+        return run.stat().st_mtime_ns
+    except OSError:  # a deployment that starts beside this one was faster
+        return 0
 
 
 def _is_over(run: Path) -> bool:
