@@ -201,7 +201,7 @@ async def test_a_server_of_another_kind_is_called_so(world: World) -> None:
 
 
 async def test_sessions_come_newest_lease_first_from_all_pages(world: World) -> None:
-    for number, ttl in enumerate((100.0, 400.0, 200.0, 300.0, 50.0)):
+    for number, ttl in enumerate((260.0, 400.0, 280.0, 300.0, 250.0)):
         world.decode.retain(f"s{number}", ttl=ttl, tokens=1000 + number)
     await world.published(5)
     found = (await world.document("sessions"))["sessions"]
