@@ -9,6 +9,8 @@ from enum import StrEnum
 from contraflow.core.errors import NoEligibleEngine
 from contraflow.core.fleet import Engine, FleetView, Role
 
+_NOT_REGISTERED = "not registered"
+
 
 class Decision(StrEnum):
     """What the prefill leg does about remote KV."""
@@ -141,18 +143,23 @@ def plan_turn(
 
 def without(plan: Plan, engine: Engine) -> Plan | None:
     """The plan with the next best engine in the place of one of its two, whose endpoint refuses
-    connections, to all of its ranks; None if there is no other."""
+    connections, to all of its ranks; None if there is no other.
+
+    One that is not registered is better than none: that may be its agent's fault."""
     others = [
         one
         for one in plan.candidates
         if one.engine.role is engine.role
-        and not one.rejected
+        and one.rejected in ("", _NOT_REGISTERED)
         and one.engine.endpoint != engine.endpoint
     ]
     if not others:
         return None
     peer = plan.decode if engine.role is Role.PREFILL else plan.prefill
-    best = max(others, key=lambda one: (_of_one_class(one.engine, peer), one.score)).engine
+    best = max(
+        others,
+        key=lambda one: (not one.rejected, _of_one_class(one.engine, peer), one.score),
+    ).engine
     if engine.role is Role.DECODE:
         return replace(plan, decode=best)
     if plan.home is None or _can_pull(best, plan.home):
@@ -204,7 +211,9 @@ def _candidates(
     registered, vanished = of(view.engines), of(view.vanished)
     if any(not candidate.rejected for candidate in registered):
         # Whoever is registered has been heard of lately.
-        vanished = [replace(candidate, rejected="not registered") for candidate in vanished]
+        vanished = [
+            one if one.rejected else replace(one, rejected=_NOT_REGISTERED) for one in vanished
+        ]
     return (*registered, *vanished)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from contraflow.core.fleet import Engine, FleetView, Role, Session
@@ -78,3 +80,20 @@ def test_another_rank_behind_the_same_endpoint_refuses_as_well() -> None:
     other = without(found, found.prefill)
     assert other is not None
     assert other.prefill.engine_id == "p2"
+
+
+def test_one_that_is_not_registered_is_better_than_none() -> None:
+    stranger = replace(engine("d0"), served_models=("another",))
+    vanished = {"d0": stranger, "d2": engine("d2")}
+    known = [engine("d1"), engine("p1")]
+
+    def instead(*engines: Engine) -> str:
+        view = FleetView({one.engine_id: one for one in engines}, vanished=vanished)
+        found = plan_turn(view, TurnRequest("m"), {"d1": -9}, Policy(), now=0.0)
+        assert found.decode.engine_id == "d1"
+        other = without(found, found.decode)
+        assert other is not None
+        return other.decode.engine_id
+
+    assert instead(*known) == "d2"
+    assert instead(*known, engine("d3")) == "d3"
