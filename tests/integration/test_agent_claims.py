@@ -169,7 +169,7 @@ async def test_a_claim_whose_answer_was_lost_with_the_link_is_given_back_on_the_
             await until(lambda: decode.state_of(handle) is State.RETAINED, "it is given back")
 
 
-async def test_a_restarted_agent_knows_the_claims_that_live() -> None:
+async def test_scenario_31_a_restarted_agent_knows_the_claims_that_live() -> None:
     decode = FakeEngineLink(engine())
     handle = decode.retain("chat")
     async with AsyncExitStack() as stack:
@@ -190,7 +190,7 @@ async def test_a_restarted_agent_knows_the_claims_that_live() -> None:
         assert (await agent.acquire("c2", "chat")).handle.handle_id == handle.handle_id
 
 
-async def test_the_later_of_two_links_of_one_engine_counts() -> None:
+async def test_scenario_31_the_later_of_two_links_of_one_engine_counts() -> None:
     decode = FakeEngineLink(engine())
     handle = decode.retain("chat")
     async with running_agent() as agent, decode.attached(agent.link):

@@ -33,7 +33,7 @@ async def test_each_rank_behind_an_endpoint_is_addressed_on_its_own() -> None:
         assert world.prefill.last.headers["x-data-parallel-rank"] == "1"
 
 
-async def test_a_pair_of_two_classes_serves_without_a_prefill_leg_or_a_claim() -> None:
+async def test_scenario_23_a_pair_of_two_classes_serves_without_a_claim() -> None:
     async with router_world() as world:
         world.know(replace(world.prefill.engine, compatibility_class="another"))
         world.know_session()

@@ -106,7 +106,9 @@ async def test_the_second_turn_pulls_what_the_owner_granted(world: World) -> Non
     assert world.agent.returned == []
 
 
-async def test_a_home_that_the_directory_has_not_heard_of_is_asked(world: World) -> None:
+async def test_scenario_32_a_home_that_the_directory_has_not_heard_of_is_asked(
+    world: World,
+) -> None:
     assert (await world.chat(**SESSION)).plan["reason"] == "NO_HANDLE"
     assert (await world.chat(**SESSION)).plan["decision"] == "PULL"
     assert world.agent.acquired[0].hint_handle_id == ""
@@ -384,7 +386,7 @@ async def test_a_stream_passes_byte_for_byte_without_parameters(world: World, vl
     assert world.decode.last.body["stream_options"] == {"include_usage": True}
 
 
-async def test_tool_calls_and_null_content_pass(world: World) -> None:
+async def test_scenario_27_tool_calls_and_null_content_pass(world: World) -> None:
     message = {"role": "assistant", "content": None, "tool_calls": [TOOL_CALL]}
     world.decode.script.message = message
     history = [
@@ -415,7 +417,7 @@ async def test_completions_with_token_ids_take_both_legs(world: World) -> None:
     [{"n": 2}, {"best_of": 2}, {"use_beam_search": True}, {"prompt_logprobs": 1},
      {"prompt": ["a", "b"]}, {"prompt": [[1], [2]]}, {"echo": True, "logprobs": 1}],
 )  # fmt: skip
-async def test_odd_requests_go_to_decode_alone(world: World, fields: Any) -> None:
+async def test_scenario_21_odd_requests_go_to_decode_alone(world: World, fields: Any) -> None:
     world.know_session()
     answer = await world.chat(**SESSION, **fields)
     assert answer.status == 200
@@ -426,7 +428,7 @@ async def test_odd_requests_go_to_decode_alone(world: World, fields: Any) -> Non
     assert world.app.homes.by_key == {}
 
 
-async def test_an_echo_is_prefilled_without_a_claim(world: World) -> None:
+async def test_scenario_21_an_echo_is_prefilled_without_a_claim(world: World) -> None:
     world.know_session()
     answer = await world.chat(**SESSION, echo=True)
     assert answer.plan["reason"] == "UNSUPPORTED_REQUEST"

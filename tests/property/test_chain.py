@@ -89,13 +89,15 @@ def test_a_chain_that_is_longer_still_knows_its_prefixes(
 
 
 @given(contexts, contexts, prompts)
-def test_another_context_never_matches(one: Context, two: Context, tokens: list[int]) -> None:
+def test_scenario_22_another_context_never_matches(
+    one: Context, two: Context, tokens: list[int]
+) -> None:
     assume(replace(one, items=()) != replace(two, items=()))
     assert Chain(two).proven(proof_of(one, tokens), tokens) == 0
 
 
 @given(contexts, items, items, st.lists(token_ids, min_size=41, max_size=60))
-def test_another_item_proves_nothing_from_its_block_on(
+def test_scenario_22_another_item_proves_nothing_from_its_block_on(
     context: Context, one: Item, two: Item, tokens: list[int]
 ) -> None:
     assume((one.identifier, one.offset) != (two.identifier, two.offset))

@@ -177,7 +177,7 @@ async def test_a_pull_without_proof_is_declined_and_the_handle_kept(cluster: Clu
     assert declined.ids == reply.ids == await first_token(cluster, prompt)
 
 
-async def test_decode_refuses_blocks_of_another_prompt(cluster: Cluster) -> None:
+async def test_scenario_30_decode_refuses_blocks_of_another_prompt(cluster: Cluster) -> None:
     """Template drift between the legs: D gets P's blocks for a prompt that is not its own."""
     prompt, other = cluster.text(200), cluster.text(200)
     ours = Instructions(tenant="default").to_json()
@@ -204,7 +204,9 @@ async def test_released_blocks_are_free(cluster: Cluster) -> None:
     assert await cluster.release(handle.handle_id) == []
 
 
-async def test_a_pool_full_of_idle_conversations_starves_nobody(cluster: Cluster) -> None:
+async def test_scenario_24_a_pool_full_of_idle_conversations_starves_nobody(
+    cluster: Cluster,
+) -> None:
     """Each turn retains 24 of 512 blocks; the oldest handles yield, the newest stay. The long
     prompt takes 94, more than are free, and goes to D in one read; P serves after it too."""
     sessions = [cluster.session() for _ in range(30)]

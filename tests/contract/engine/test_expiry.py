@@ -63,7 +63,7 @@ async def test_a_conversation_that_idles_beyond_its_lease_is_renewed_and_pulled(
     assert counted.pulled == second.tokens("pulled")
 
 
-async def test_beyond_the_budget_the_oldest_conversations_are_released(
+async def test_scenario_24_beyond_the_budget_the_oldest_conversations_are_released(
     short_lived: Cluster,
 ) -> None:
     cluster = short_lived

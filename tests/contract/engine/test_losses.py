@@ -10,7 +10,9 @@ from tests.support.cluster import Cluster
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_without_the_agent_turns_go_on_and_reuse_returns_with_it(cluster: Cluster) -> None:
+async def test_scenario_25_without_the_agent_turns_go_on_and_reuse_returns_with_it(
+    cluster: Cluster,
+) -> None:
     session, prompt = cluster.session(), cluster.text(160)
     first = await cluster.turn(prompt, session, tokens=100)
     prompt += first.ids + cluster.text(40)
@@ -34,7 +36,9 @@ async def test_without_the_agent_turns_go_on_and_reuse_returns_with_it(cluster: 
 
 
 @pytest.mark.parametrize("part", ["directory", "etcd"])
-async def test_without_the_directory_or_etcd_turns_still_pull(cluster: Cluster, part: str) -> None:
+async def test_scenario_25_without_the_directory_or_etcd_turns_still_pull(
+    cluster: Cluster, part: str
+) -> None:
     session, prompt = cluster.session(), cluster.text(160)
     first = await cluster.turn(prompt, session, tokens=100)
     prompt += first.ids + cluster.text(40)

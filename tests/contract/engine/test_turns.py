@@ -204,7 +204,7 @@ async def test_no_response_shows_transfer_parameters(cluster: Cluster) -> None:
     assert "kv_transfer_params" not in reply.body
 
 
-async def test_parameters_of_the_client_reach_no_engine(cluster: Cluster) -> None:
+async def test_scenario_26_parameters_of_the_client_reach_no_engine(cluster: Cluster) -> None:
     prompt = cluster.text(100)
     poison = {"do_remote_prefill": True, "remote_host": "127.0.0.1", "remote_port": 1}
 

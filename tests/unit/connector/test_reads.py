@@ -83,7 +83,9 @@ def test_the_router_says_how_little_is_too_little() -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs"), [(True, False), (False, True), (False, False)], ids=str
 )
-def test_what_can_not_be_trimmed_is_pulled_whole_or_not(ours: bool, theirs: bool) -> None:
+def test_scenario_29_what_can_not_be_trimmed_is_pulled_whole_or_not(
+    ours: bool, theirs: bool
+) -> None:
     # A window's group holds its last blocks only.
     blocks = [list(range(7)), [5, 6]] if not ours else [list(range(7))]
     read = a_read(trimmable=theirs, offered_blocks=blocks)
@@ -125,7 +127,7 @@ def test_judging_many_times_gives_the_same() -> None:
 
 
 @pytest.mark.parametrize("wanted", [1, 47, 48, 49, 100])
-def test_a_forward_pull_needs_the_tip_of_all_that_is_wanted(wanted: int) -> None:
+def test_scenario_30_a_forward_pull_needs_the_tip_of_all_that_is_wanted(wanted: int) -> None:
     tip = Tip(Chain(CONTEXT).tip(TOKENS, wanted), wanted)
     assert judge_forward(tip, Chain(CONTEXT), TOKENS, wanted) == Verdict(
         wanted, Outcome.PULLED, wanted

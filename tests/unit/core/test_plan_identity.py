@@ -59,7 +59,7 @@ def test_the_class_of_the_decode_engine_counts_also_without_a_handle() -> None:
     assert found.prefill.engine_id == "p2"
 
 
-def test_a_fleet_of_two_classes_recomputes_where_a_handle_exists() -> None:
+def test_scenario_23_a_fleet_of_two_classes_recomputes_where_a_handle_exists() -> None:
     found = plan(decode("d", "B"), prefill("p", "A"), home="d")
     assert (found.decision, found.reason) == (Decision.RECOMPUTE, PlanReason.INCOMPATIBLE)
     assert found.handle_tokens == 500

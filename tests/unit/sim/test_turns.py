@@ -56,7 +56,7 @@ async def test_a_rewritten_history_is_pulled_up_to_where_it_differs() -> None:
         assert second.tokens == await expected(history, 1)
 
 
-async def test_a_hybrid_layout_is_pulled_whole_or_not_at_all() -> None:
+async def test_scenario_29_a_hybrid_layout_is_pulled_whole_or_not_at_all() -> None:
     prompt = a_prompt(3 * BLOCK)
     async with a_pair(trimmable=False) as pair:
         first = await pair.turn(prompt, max_tokens=40)
@@ -211,7 +211,9 @@ async def test_the_parameters_are_those_of_the_release(version: str, has_it: boo
 @pytest.mark.parametrize(
     "decode", [{"vllm_version": "0.32"}, {"kv_dtype": "fp8"}, {"tp_size": 2}, {"trimmable": False}]
 )
-async def test_engines_of_another_class_exchange_no_block(decode: dict[str, Any]) -> None:
+async def test_scenario_23_engines_of_another_class_exchange_no_block(
+    decode: dict[str, Any],
+) -> None:
     prompt = a_prompt(50)
     async with a_pair(decode=decode) as pair:
         answer = await pair.turn(prompt)
