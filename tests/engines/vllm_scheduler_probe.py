@@ -336,7 +336,7 @@ def decode_retains_a_handle_for_the_agent_only() -> None:
 
 
 @case
-def what_ran_ahead_is_not_proven() -> None:
+def scenario_16_what_ran_ahead_is_not_proven() -> None:
     engine = Engine("d1")
     request = engine.request(PROMPT, for_plain_decode() | {OURS: TOLD.to_json()})
     engine.allocate(request, 0)
@@ -375,7 +375,7 @@ def prefill_trims_the_pull_to_what_is_proven() -> None:
 
 
 @case
-def a_repeated_prompt_leaves_a_token_to_compute() -> None:
+def scenario_17_a_repeated_prompt_leaves_a_token_to_compute() -> None:
     owner, _ = retained()
     engine = Engine("p1")
     request = engine.request(PROMPT, for_backward_leg(owner))

@@ -203,7 +203,7 @@ async def test_scenario_31_the_later_of_two_links_of_one_engine_counts() -> None
             assert (await agent.acquire("c1", "chat")).handle.handle_id == handle.handle_id
 
 
-async def test_a_replaced_incarnation_is_told_from_an_unknown_engine() -> None:
+async def test_scenario_09_a_replaced_incarnation_is_told_from_an_unknown_engine() -> None:
     old, new = FakeEngineLink(engine("old")), FakeEngineLink(engine("new"))
     rank = FakeEngineLink(engine("rank", dp_rank=1))
     async with running_agent() as agent:

@@ -142,7 +142,7 @@ async def test_an_engine_back_in_time_keeps_its_records_and_one_that_stays_away_
             await published(directory, kept)
 
 
-async def test_a_restarted_engine_takes_its_place_at_once() -> None:
+async def test_scenario_08_a_restarted_engine_takes_its_place_at_once() -> None:
     address = free_address()
     async with (
         HealthEndpoint().serving() as health,
@@ -159,7 +159,7 @@ async def test_a_restarted_engine_takes_its_place_at_once() -> None:
             await published(directory)
 
 
-async def test_an_id_that_is_alive_elsewhere_is_never_pulled() -> None:
+async def test_scenario_09_an_id_that_is_alive_elsewhere_is_never_pulled() -> None:
     address = free_address()
     async with (
         HealthEndpoint().serving() as health,
@@ -207,7 +207,9 @@ async def test_an_id_that_is_reused_is_served_once_its_first_bearer_is_gone() ->
             assert await denied(other.acquire("c1", "chat")) is Reason.ENGINE_ID_REUSED
 
 
-async def test_ranks_behind_one_endpoint_are_registered_each_with_its_sessions() -> None:
+async def test_scenario_15_ranks_behind_one_endpoint_are_registered_each_with_its_sessions() -> (
+    None
+):
     address = free_address()
     async with (
         HealthEndpoint().serving() as health,

@@ -112,7 +112,7 @@ async def test_a_watch_can_be_confined_to_a_session() -> None:
         assert await denied(anext(aiter(call))) is Reason.INVALID_ARGUMENT
 
 
-async def test_the_handles_of_an_engine_that_was_replaced_are_lost() -> None:
+async def test_scenario_08_the_handles_of_an_engine_that_was_replaced_are_lost() -> None:
     old, new = FakeEngineLink(engine("old")), FakeEngineLink(engine("new"))
     handle = old.retain("chat")
     async with running_agent() as agent:

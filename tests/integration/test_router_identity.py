@@ -19,7 +19,7 @@ def ranks(world: World, count: int) -> None:
             world.know(replace(fake.engine, engine_id=f"{name}{rank + 1}", dp_rank=rank))
 
 
-async def test_each_rank_behind_an_endpoint_is_addressed_on_its_own() -> None:
+async def test_scenario_15_each_rank_behind_an_endpoint_is_addressed_on_its_own() -> None:
     async with router_world() as world:
         ranks(world, 3)
         world.know_session(engine_id="d3")

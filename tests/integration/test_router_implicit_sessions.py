@@ -136,7 +136,9 @@ async def test_an_edited_history_goes_on_from_the_part_that_was_not_edited(world
     assert world.agent.acquired[0].session_key == key
 
 
-async def test_a_new_conversation_with_an_equal_opening_takes_nothing(world: World) -> None:
+async def test_scenario_10_a_new_conversation_with_an_equal_opening_takes_nothing(
+    world: World,
+) -> None:
     await say(world, HI)
     publish(world)
     assert outcome(await say(world, HI)) == NO_HANDLE
@@ -144,7 +146,7 @@ async def test_a_new_conversation_with_an_equal_opening_takes_nothing(world: Wor
     assert not world.agent.acquired
 
 
-async def test_the_reply_tells_equal_openings_apart(world: World) -> None:
+async def test_scenario_10_the_reply_tells_equal_openings_apart(world: World) -> None:
     yes = await say(world, HI, answer=YES)
     no = await say(world, HI, answer=NO)
     publish(world)
@@ -165,7 +167,7 @@ async def test_a_streamed_reply_tells_equal_openings_apart_too(world: World) -> 
     assert world.agent.acquired[0].produced_by_turn_id == streamed.plan["turn"]
 
 
-async def test_where_nothing_tells_them_apart_nothing_is_guessed(world: World) -> None:
+async def test_scenario_10_where_nothing_tells_them_apart_nothing_is_guessed(world: World) -> None:
     await say(world, HI, answer=YES)
     await say(world, HI, answer=NO)
     async with another_router(world) as other:
@@ -174,7 +176,7 @@ async def test_where_nothing_tells_them_apart_nothing_is_guessed(world: World) -
     assert not world.agent.acquired
 
 
-async def test_the_owner_sees_a_tie_that_no_record_tells_of(world: World) -> None:
+async def test_scenario_10_the_owner_sees_a_tie_that_no_record_tells_of(world: World) -> None:
     await say(world, HI, answer=YES)
     async with another_router(world) as other:
         publish(other)
@@ -208,7 +210,7 @@ async def test_equal_conversations_each_have_a_handle(world: World) -> None:
     assert {request.produced_by_turn_id for request in world.agent.acquired} == turns
 
 
-async def test_forks_of_a_turn_go_on_by_themselves(world: World) -> None:
+async def test_scenario_11_forks_of_a_turn_go_on_by_themselves(world: World) -> None:
     await say(world, HI)
     publish(world)
     left, right = {**MORE, "content": "left"}, {**MORE, "content": "right"}
@@ -256,7 +258,7 @@ async def test_text_in_parts_is_the_same_text(world: World) -> None:
     assert outcome(await say(world, HI, YES, parts(MORE), YES, MORE)) == PULLED
 
 
-async def test_tenants_never_meet() -> None:
+async def test_scenario_10_tenants_never_meet() -> None:
     tenants = '[tenants.red]\napi_keys = ["r"]\n[tenants.blue]\napi_keys = ["b"]\n'
     async with owned_world(config_of(tenants)) as world:
         red, blue = ({"headers": {"authorization": f"Bearer {key}"}} for key in "rb")

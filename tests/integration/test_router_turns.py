@@ -338,7 +338,9 @@ async def test_a_client_that_leaves_in_mid_stream(world: World) -> None:
     assert world.app.homes.by_key == {}
 
 
-async def test_a_client_that_leaves_at_the_last_event_has_had_its_turn(world: World) -> None:
+async def test_scenario_12_a_client_that_leaves_at_the_last_event_has_had_its_turn(
+    world: World,
+) -> None:
     never = asyncio.Event()
 
     async def hold(received: Received) -> None:
@@ -367,7 +369,9 @@ async def test_a_stream_that_breaks_is_seen_as_broken(world: World) -> None:
 
 
 @pytest.mark.parametrize("vllm", ["0.32", "0.33"])
-async def test_a_stream_passes_byte_for_byte_without_parameters(world: World, vllm: str) -> None:
+async def test_scenario_12_a_stream_passes_byte_for_byte_without_parameters(
+    world: World, vllm: str
+) -> None:
     world.decode.script.vllm = world.prefill.script.vllm = vllm
     answer = await world.chat(**SESSION, stream=True, stream_options={"include_usage": True})
 

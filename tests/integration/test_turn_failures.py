@@ -553,7 +553,9 @@ async def test_scenario_06_the_client_leaves_in_mid_stream(case: Case) -> None:
 # What is told of it.
 
 
-async def test_denials_retries_and_discarded_tokens_are_counted_and_explained(case: Case) -> None:
+async def test_scenario_02_discarded_tokens_and_denials_are_counted_and_explained(
+    case: Case,
+) -> None:
     metrics = case.world.app.metrics.registry
     report = Pull("PULLED", "d1", 299, 192, 0, 192, 108)
     case.world.prefill.script.pull = lambda received: report if claimed(received) else None

@@ -33,7 +33,7 @@ def as_json(value: object) -> str:
 
 
 @given(params)
-def test_nothing_is_lost_but_what_is_private(sent: dict[str, Any]) -> None:
+def test_scenario_13_nothing_is_lost_but_what_is_private(sent: dict[str, Any]) -> None:
     wire = params_to_proto(sent).SerializeToString()
     received = params_from_proto(pb.TransferParams.FromString(wire))
     assert as_json(received) == as_json(without_private(sent))

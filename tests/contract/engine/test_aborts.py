@@ -40,7 +40,7 @@ async def leave(cluster: Cluster, moment: Moment, prompt: list[int], session: st
 
 
 @pytest.mark.parametrize("moment", [Moment.QUEUED, Moment.PREFILL, Moment.DECODE])
-async def test_an_aborted_first_turn_leaves_nothing_behind(
+async def test_scenario_06_an_aborted_first_turn_leaves_nothing_behind(
     cluster: Cluster, moment: Moment
 ) -> None:
     session, prompt = cluster.session(), cluster.text(160)
@@ -57,7 +57,7 @@ async def test_an_aborted_first_turn_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("moment", list(Moment), ids=str)
-async def test_a_conversation_goes_on_after_an_aborted_turn(
+async def test_scenario_06_a_conversation_goes_on_after_an_aborted_turn(
     cluster: Cluster, moment: Moment
 ) -> None:
     """The handle of the first turn may be used up or kept: the next turn is right either way."""

@@ -72,7 +72,7 @@ async def test_a_grant_past_the_router_is_pulled(cluster: Cluster) -> None:
     assert reply.ids == await first_token(cluster, prompt)
 
 
-async def test_one_of_many_concurrent_claims_is_granted(cluster: Cluster) -> None:
+async def test_scenario_04_one_of_many_concurrent_claims_is_granted(cluster: Cluster) -> None:
     session = cluster.session()
     await cluster.turn(cluster.text(160), session)
 
@@ -113,7 +113,7 @@ async def test_a_returned_claim_can_be_claimed_again(cluster: Cluster) -> None:
     await cluster.give_back(again.handle.claim_id)
 
 
-async def test_another_tenant_is_refused_by_the_owner(cluster: Cluster) -> None:
+async def test_scenario_10_another_tenant_is_refused_by_the_owner(cluster: Cluster) -> None:
     session = cluster.session()
     await cluster.turn(cluster.text(160), session)
 
@@ -123,7 +123,9 @@ async def test_another_tenant_is_refused_by_the_owner(cluster: Cluster) -> None:
     assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
-async def test_a_read_after_start_by_is_not_started_and_recomputed(cluster: Cluster) -> None:
+async def test_scenario_03_a_read_after_start_by_is_not_started_and_recomputed(
+    cluster: Cluster,
+) -> None:
     salt = uuid.uuid4().hex
     prompt, grant = await granted(cluster, salt)
     granted_until = grant.transfer_params.remote_blocks_expiry_time
@@ -136,7 +138,9 @@ async def test_a_read_after_start_by_is_not_started_and_recomputed(cluster: Clus
     assert reply.ids == await first_token(cluster, prompt)
 
 
-async def test_a_read_that_ends_after_its_hold_is_failed_and_recomputed(cluster: Cluster) -> None:
+async def test_scenario_03_a_read_that_ends_after_its_hold_is_failed_and_recomputed(
+    cluster: Cluster,
+) -> None:
     salt = uuid.uuid4().hex
     prompt, grant = await granted(cluster, salt)
     hold_until = params_from_proto(grant.transfer_params)[HOLD_UNTIL]

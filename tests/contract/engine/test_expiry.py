@@ -91,7 +91,7 @@ async def test_scenario_24_beyond_the_budget_the_oldest_conversations_are_releas
     assert oldest.ids == await cluster.reference(prompts[0])
 
 
-async def test_a_handle_that_has_idled_too_long_expires_and_the_turn_recomputes(
+async def test_scenario_03_a_handle_that_has_idled_too_long_expires_and_the_turn_recomputes(
     short_lived: Cluster,
 ) -> None:
     cluster = short_lived
@@ -108,7 +108,7 @@ async def test_a_handle_that_has_idled_too_long_expires_and_the_turn_recomputes(
     assert second.ids == await cluster.reference(prompt)
 
 
-async def test_a_claim_without_a_read_lapses_and_frees_the_blocks(
+async def test_scenario_03_a_claim_without_a_read_lapses_and_frees_the_blocks(
     short_lived: Cluster,
 ) -> None:
     cluster = short_lived

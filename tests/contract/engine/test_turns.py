@@ -56,7 +56,9 @@ async def test_the_second_turn_pulls_the_response_and_the_engine_counts_it(
 
 
 @pytest.mark.parametrize("with_kv", [9 * BLOCK - 1, 9 * BLOCK, 9 * BLOCK + 1])
-async def test_handles_that_end_around_a_block_boundary(cluster: Cluster, with_kv: int) -> None:
+async def test_scenario_16_handles_that_end_around_a_block_boundary(
+    cluster: Cluster, with_kv: int
+) -> None:
     session = cluster.session()
     prompt = cluster.text(200)
     first = await cluster.turn(prompt, session, tokens=with_kv - len(prompt) + 1)
@@ -73,7 +75,7 @@ async def test_handles_that_end_around_a_block_boundary(cluster: Cluster, with_k
     [(64, 64, 235), (200, 192, 107), (299, 288, 0), (339, 320, 0)],
     ids=["much shorter", "shorter", "equal", "longer"],
 )
-async def test_what_p_has_itself_is_not_pulled(
+async def test_scenario_05_what_p_has_itself_is_not_pulled(
     cluster: Cluster, warm: int, local: int, pulled: int
 ) -> None:
     """The handle has 299 tokens; P's own cache holds the whole blocks of ``warm`` of them."""
@@ -92,7 +94,7 @@ async def test_what_p_has_itself_is_not_pulled(
     await cluster.until_handles(session, 1)
 
 
-async def test_too_few_tokens_are_computed_rather_than_pulled(cluster: Cluster) -> None:
+async def test_scenario_05_too_few_tokens_are_computed_rather_than_pulled(cluster: Cluster) -> None:
     """64 is the threshold; P holds all but some 8 + 20 tokens of the handle itself."""
     session = cluster.session()
     prompt = cluster.text(200)
@@ -109,7 +111,7 @@ async def test_too_few_tokens_are_computed_rather_than_pulled(cluster: Cluster) 
 
 
 @pytest.mark.parametrize("kept", [0, 1, 31, 32, 33, 100])
-async def test_a_stripped_history_is_trimmed_to_the_proven_prefix(
+async def test_scenario_01_a_stripped_history_is_trimmed_to_the_proven_prefix(
     cluster: Cluster, kept: int
 ) -> None:
     """The client drops the first part of the response (its reasoning) after ``kept`` tokens."""
@@ -126,7 +128,7 @@ async def test_a_stripped_history_is_trimmed_to_the_proven_prefix(
     assert second.ids == await cluster.reference(stripped)
 
 
-async def test_a_history_that_shares_nothing_is_not_pulled_and_the_handle_is_kept(
+async def test_scenario_02_a_history_that_shares_nothing_is_not_pulled_and_the_handle_is_kept(
     cluster: Cluster,
 ) -> None:
     session = cluster.session()
@@ -144,7 +146,7 @@ async def test_a_history_that_shares_nothing_is_not_pulled_and_the_handle_is_kep
     assert handle.handle_id in {one.handle_id for one in await cluster.until_handles(session, 2)}
 
 
-async def test_regenerating_computes_at_least_one_token(cluster: Cluster) -> None:
+async def test_scenario_17_regenerating_computes_at_least_one_token(cluster: Cluster) -> None:
     """The handle covers more than the whole new prompt."""
     session = cluster.session()
     prompt = cluster.text(64)
@@ -172,7 +174,7 @@ async def test_ten_turns_leave_one_handle(cluster: Cluster) -> None:
     await cluster.until_handles(session, 1)
 
 
-async def test_three_forks_of_one_history_are_all_right(cluster: Cluster) -> None:
+async def test_scenario_11_three_forks_of_one_history_are_all_right(cluster: Cluster) -> None:
     session = cluster.session()
     prompt = cluster.text(160)
     first = await cluster.turn(prompt, session, tokens=80)

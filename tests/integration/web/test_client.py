@@ -102,7 +102,7 @@ async def test_chunks_are_handed_on_as_they_arrive(
     assert client.pool(origin).open_connections == 1
 
 
-async def test_a_4_mb_chunk(upstream: Upstream, make_client: MakeClient) -> None:
+async def test_scenario_12_a_4_mb_chunk(upstream: Upstream, make_client: MakeClient) -> None:
     big = b"z" * (4 << 20)
 
     async def script(wire: Wire) -> None:
@@ -561,7 +561,7 @@ async def test_closing_the_client_ends_everything(
     await until(closed.is_set, "the upstream sees it")
 
 
-async def test_ipv6_upstream(serve: Serve, make_client: MakeClient) -> None:
+async def test_scenario_14_ipv6_upstream(serve: Serve, make_client: MakeClient) -> None:
     async def handler(request: Request, responder: Responder) -> None:
         responder.respond(200, [], request.header(b"host") or b"")
 

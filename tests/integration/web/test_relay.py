@@ -63,7 +63,7 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-async def test_events_pass_as_they_come(
+async def test_scenario_12_events_pass_as_they_come(
     relay: MakeRelay, serve: Serve, dial: Dial, upstream: Upstream, make_client: MakeClient
 ) -> None:
     more = asyncio.Event()

@@ -57,7 +57,7 @@ async def test_a_link_that_was_taken_over_ends_without_detaching_the_engine() ->
     assert watched.said == [("attached", "a"), ("attached", "a"), ("detached", "a")]
 
 
-async def test_a_new_incarnation_in_the_same_place_replaces_the_old() -> None:
+async def test_scenario_09_a_new_incarnation_in_the_same_place_replaces_the_old() -> None:
     watched = Watched()
     with ExitStack() as stack:
         watched.attach(stack, engine("old"))
@@ -73,7 +73,7 @@ async def test_a_new_incarnation_in_the_same_place_replaces_the_old() -> None:
         assert watched.engines.find("old").engine.engine_id == "old"
 
 
-async def test_other_ranks_and_endpoints_are_other_places() -> None:
+async def test_scenario_15_other_ranks_and_endpoints_are_other_places() -> None:
     watched = Watched()
     with ExitStack() as stack:
         watched.attach(stack, engine("a"))

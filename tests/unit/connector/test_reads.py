@@ -43,7 +43,7 @@ def judged(read: Read, prompt: list[int], local: int = 0, *, trimmable: bool = T
 
 
 @pytest.mark.parametrize("common", [0, 1, 15, 16, 17, 63, 64, 65, 99])
-def test_a_pull_ends_with_the_last_block_in_common(common: int) -> None:
+def test_scenario_02_a_pull_ends_with_the_last_block_in_common(common: int) -> None:
     prompt = [*TOKENS[:common], *([255] * 40)]
     whole = common // SIZE * SIZE
     expected = (whole, Outcome.PULLED) if whole else (0, Outcome.DECLINED_MISMATCH)
@@ -57,7 +57,7 @@ def test_a_handle_that_the_prompt_continues_is_pulled_whole(num_tokens: int) -> 
 
 
 @pytest.mark.parametrize("length", [47, 48, 49])
-def test_one_token_at_least_is_left_to_compute(length: int) -> None:
+def test_scenario_17_one_token_at_least_is_left_to_compute(length: int) -> None:
     whole = length // SIZE * SIZE
     assert judged(a_read(), TOKENS[:length]).tokens == min(whole, length - 1)
     assert judged(a_read(length), TOKENS[:length]).tokens == length - 1
@@ -73,7 +73,7 @@ def test_what_is_local_already_is_not_worth_a_pull(local: int) -> None:
         assert verdict == Verdict(0, Outcome.DECLINED_SMALL, 32)
 
 
-def test_the_router_says_how_little_is_too_little() -> None:
+def test_scenario_05_the_router_says_how_little_is_too_little() -> None:
     told = a_read().instructions
     for least, outcome in ((68, Outcome.PULLED), (69, Outcome.DECLINED_SMALL)):
         read = a_read(instructions=replace(told, min_pull_tokens=least))

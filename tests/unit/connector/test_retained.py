@@ -20,7 +20,7 @@ def nothing(_: object) -> bool:
     return False
 
 
-def test_of_concurrent_claims_exactly_one_is_granted() -> None:
+def test_scenario_04_of_concurrent_claims_exactly_one_is_granted() -> None:
     for _ in range(50):
         retained = Retained(ManualTime())
         retained.retain(a_handle("r"), nothing)

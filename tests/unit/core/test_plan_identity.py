@@ -34,7 +34,7 @@ def plan(*engines: Engine, home: str = "", load: dict[str, int] | None = None) -
     return plan_turn(view, TurnRequest("m", KEY), load or {}, Policy(), now=0.0)
 
 
-def test_ranks_behind_one_endpoint_are_engines_of_their_own() -> None:
+def test_scenario_15_ranks_behind_one_endpoint_are_engines_of_their_own() -> None:
     ranks = [engine(f"d{rank}", Role.DECODE, dp_rank=rank) for rank in range(4)]
     found = plan(*ranks, prefill("p"), home="d2", load={"d2": 9})
     assert found.decode.dp_rank == 2

@@ -66,7 +66,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1:80", "[::1]:80", "host:0", "unix:/run/a.sock"])
-def test_addresses_parse_back(text: str) -> None:
+def test_scenario_14_addresses_parse_back(text: str) -> None:
     assert str(Address.parse(text)) == text
 
 
@@ -74,6 +74,6 @@ def test_addresses_parse_back(text: str) -> None:
     "text",
     ["", "host", "host:", ":80", "host:x", "host:65536", "::1:80", "unix:a", "unix:/" + "a" * 107],
 )
-def test_bad_addresses_are_refused(text: str) -> None:
+def test_scenario_14_bad_addresses_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not|brackets|socket"):
         Address.parse(text)

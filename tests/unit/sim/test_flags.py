@@ -38,14 +38,14 @@ def test_without_a_config_the_engine_has_no_connector() -> None:
     assert options.served_model_names == ("m",)
 
 
-def test_a_rank_whose_port_there_can_not_be_is_refused() -> None:
+def test_scenario_15_a_rank_whose_port_there_can_not_be_is_refused() -> None:
     flags = Flags(model="m", side_channel_port=65535, kv_transfer_config="{}")
     assert len(engine_options(flags)) == 1
     with pytest.raises(ConfigError, match="rank 1 would need port 65536"):
         engine_options(replace(flags, data_parallel_size=2))
 
 
-def test_each_rank_is_an_engine_of_its_own() -> None:
+def test_scenario_15_each_rank_is_an_engine_of_its_own() -> None:
     config = json.dumps({"engine_id": "d1", "kv_role": "kv_consumer"})
     first, second = engine_options(
         Flags(model="m", data_parallel_size=2, kv_transfer_config=config)

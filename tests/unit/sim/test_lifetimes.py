@@ -134,7 +134,7 @@ async def test_a_claim_that_overtakes_a_renewal_is_served() -> None:
         assert answers == [[]]
 
 
-async def test_a_read_that_would_start_too_close_to_its_expiry_is_computed_instead() -> None:
+async def test_scenario_03_a_read_too_close_to_its_expiry_is_computed_instead() -> None:
     async with a_pair() as pair:
         history = await retained(pair)
         params = pair.for_pull(pair.claim(start_by=20.0))
@@ -148,7 +148,7 @@ async def test_a_read_that_would_start_too_close_to_its_expiry_is_computed_inste
         await pair.nothing_is_held(pair.decode)
 
 
-async def test_a_read_that_ends_after_its_hold_is_computed_again() -> None:
+async def test_scenario_03_a_read_that_ends_after_its_hold_is_computed_again() -> None:
     async with a_pair(profile="cpu-demo") as pair:
         history = await retained(pair)
         params = pair.for_pull(pair.claim(max_read=0.001))
@@ -173,7 +173,7 @@ async def test_a_pull_from_an_engine_that_is_gone_is_computed_instead() -> None:
         assert pair.prefill.counters.nixl_failed_transfers == 1
 
 
-async def test_nothing_is_read_from_another_engine_at_the_same_address() -> None:
+async def test_scenario_08_nothing_is_read_from_another_engine_at_the_same_address() -> None:
     async with a_pair() as pair:
         history = await retained(pair)
         params = pair.for_pull(pair.claim())
@@ -198,7 +198,7 @@ async def test_nothing_is_read_from_memory_that_was_registered_anew() -> None:
         assert answer.tokens == await expected(history, 1)
 
 
-async def test_an_engine_that_dies_during_a_read_costs_no_turn() -> None:
+async def test_scenario_08_an_engine_that_dies_during_a_read_costs_no_turn() -> None:
     async with a_pair(profile="cpu-demo") as pair:
         history = await retained(pair)
         stream = pair.start(pair.prefill, history, pair.for_pull(pair.claim()), max_tokens=1)
@@ -277,7 +277,7 @@ async def test_a_share_of_the_pool_stays_free_of_handles() -> None:
 # Requests that are given up.
 
 
-async def test_given_up_while_queued_at_prefill() -> None:
+async def test_scenario_06_given_up_while_queued_at_prefill() -> None:
     async with a_pair(prefill={"max_num_seqs": 1, "profile": "cpu-demo"}) as pair:
         history = await retained(pair)
         busy = pair.start(pair.prefill, a_prompt(20, 3), max_tokens=1000)
@@ -294,7 +294,7 @@ async def test_given_up_while_queued_at_prefill() -> None:
         await pair.nothing_is_held()
 
 
-async def test_given_up_while_queued_at_decode() -> None:
+async def test_scenario_06_given_up_while_queued_at_decode() -> None:
     async with a_pair(decode={"max_num_seqs": 1, "profile": "cpu-demo"}) as pair:
         leg = pair.for_decode_leg(await pair.prefilled(PROMPT))
         busy = pair.start(pair.decode, a_prompt(20, 3), max_tokens=1000)
@@ -308,7 +308,7 @@ async def test_given_up_while_queued_at_decode() -> None:
         assert pair.prefill.counters.nixl_expired_requests == 0
 
 
-async def test_given_up_while_pulling() -> None:
+async def test_scenario_06_given_up_while_pulling() -> None:
     async with a_pair(profile="cpu-demo") as pair:
         history = await retained(pair)
         stream = pair.start(pair.prefill, history, pair.for_pull(pair.claim()), max_tokens=1)
@@ -323,7 +323,7 @@ async def test_given_up_while_pulling() -> None:
         assert pair.handles() == []
 
 
-async def test_given_up_while_decoding() -> None:
+async def test_scenario_06_given_up_while_decoding() -> None:
     async with a_pair(profile="cpu-demo") as pair:
         stream = pair.start(pair.decode, PROMPT, PLAIN_DECODE, max_tokens=100)
         await played(pair.clock, _next(stream))
@@ -333,7 +333,7 @@ async def test_given_up_while_decoding() -> None:
         assert pair.handles() == []
 
 
-async def test_given_up_after_it_has_finished() -> None:
+async def test_scenario_06_given_up_after_it_has_finished() -> None:
     async with a_pair() as pair:
         stream = pair.start(pair.decode, PROMPT, PLAIN_DECODE, max_tokens=1)
         assert (await anext(stream)).finish_reason == "length"

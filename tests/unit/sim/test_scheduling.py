@@ -156,7 +156,7 @@ async def test_a_mask_that_fails_costs_its_own_request_only() -> None:
         await pair.nothing_is_held()
 
 
-async def test_each_start_is_another_engine() -> None:
+async def test_scenario_09_each_start_is_another_engine() -> None:
     engines = [
         SimEngine(SimOptions(engine_id="d"), clock=ManualClock(), fabric=MemoryFabric())
         for _ in range(2)

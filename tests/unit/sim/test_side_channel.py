@@ -143,7 +143,7 @@ async def test_blocks_that_do_not_exist_and_nonsense_end_the_connection_only() -
         await connection.close()
 
 
-async def test_a_data_parallel_rank_listens_behind_the_base_port() -> None:
+async def test_scenario_15_a_data_parallel_rank_listens_behind_the_base_port() -> None:
     fabric = MemoryFabric()
     engine = SimEngine(
         SimOptions(side_port=5600, dp_rank=2, side_host="fd00::1"),

@@ -45,7 +45,7 @@ async def test_prefill_pulls_the_last_turn_back(length: int, made: int) -> None:
         assert (report.claim_id, report.pulled_tokens) == ("c1", held)
 
 
-async def test_a_rewritten_history_is_pulled_up_to_where_it_differs() -> None:
+async def test_scenario_02_a_rewritten_history_is_pulled_up_to_where_it_differs() -> None:
     prompt = a_prompt(3 * BLOCK)
     async with a_pair() as pair:
         first = await pair.turn(prompt, max_tokens=40)
@@ -128,7 +128,7 @@ async def test_the_same_tokens_after_others_are_other_kv() -> None:
         assert answer.tokens != await expected(history, 1)
 
 
-async def test_a_handle_is_read_once() -> None:
+async def test_scenario_04_a_handle_is_read_once() -> None:
     async with a_pair(decode={"num_blocks": 20}) as pair:
         history = await retained(pair)
         params = pair.for_pull(pair.claim())
@@ -143,7 +143,9 @@ async def test_a_handle_is_read_once() -> None:
 
 
 @pytest.mark.parametrize("extra", range(-2, 3))
-async def test_prefills_own_cache_may_reach_less_or_more_far_than_the_handle(extra: int) -> None:
+async def test_scenario_05_prefills_own_cache_may_reach_less_or_more_far_than_the_handle(
+    extra: int,
+) -> None:
     async with a_pair() as pair:
         prompt = a_prompt(4 * BLOCK)
         first = await pair.turn(prompt, max_tokens=2 * BLOCK + 1)
@@ -160,7 +162,7 @@ async def test_prefills_own_cache_may_reach_less_or_more_far_than_the_handle(ext
             assert [handle.state for handle in pair.handles()] == ["CLAIMED"]
 
 
-async def test_a_pull_below_the_threshold_is_declined_and_the_handle_kept() -> None:
+async def test_scenario_05_a_pull_below_the_threshold_is_declined_and_the_handle_kept() -> None:
     async with a_pair() as pair:
         history = await retained(pair)
         answer = await pair.prefilled(history, pair.for_pull(pair.claim(), least=1000))

@@ -37,7 +37,7 @@ def test_the_key_is_taken_out_and_the_rest_keeps_its_bytes(separator: bytes) -> 
     assert sse.raw_transfer_params == json.dumps(PARAMS).encode()
 
 
-def test_every_split_gives_the_same_stream() -> None:
+def test_scenario_12_every_split_gives_the_same_stream() -> None:
     stream = TEXT + final() + final(b"\r\n\r\n") + USAGE + DONE
     whole = SseFilter().feed(stream)
     for cut in range(len(stream) + 1):
@@ -47,7 +47,7 @@ def test_every_split_gives_the_same_stream() -> None:
         assert sse.held == 0
 
 
-def test_byte_by_byte_events_come_out_as_soon_as_they_end() -> None:
+def test_scenario_12_byte_by_byte_events_come_out_as_soon_as_they_end() -> None:
     sse = SseFilter()
     outs = [sse.feed(bytes([byte])) for byte in TEXT + DONE]
     assert [out for out in outs if out] == [TEXT, DONE]
@@ -96,7 +96,7 @@ def test_a_stream_that_ends_in_an_event_passes_the_rest_through() -> None:
     assert sse.finish() == b""
 
 
-def test_a_huge_event_in_small_pieces() -> None:
+def test_scenario_12_a_huge_event_in_small_pieces() -> None:
     content = b"x" * (4 * 1024 * 1024)
     event = b'data: {"kv_transfer_params":{"a":1},"content":"' + content + b'"}\n\n'
     sse = SseFilter()

@@ -26,7 +26,9 @@ def carried(params: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", BY_VERSION)
 @pytest.mark.parametrize("sender", ["prefill", "decode"])
-def test_what_vllm_returns_is_typed_and_comes_back_equal(version: str, sender: str) -> None:
+def test_scenario_13_what_vllm_returns_is_typed_and_comes_back_equal(
+    version: str, sender: str
+) -> None:
     params = BY_VERSION[version][sender]
     message = params_to_proto(params)
     untyped = {key for key, value in params.items() if value is None}
@@ -69,7 +71,7 @@ def test_what_vllm_returns_is_typed_and_comes_back_equal(version: str, sender: s
         {"": 1},
     ],
 )
-def test_every_shape_comes_back_equal(params: dict[str, Any]) -> None:
+def test_scenario_13_every_shape_comes_back_equal(params: dict[str, Any]) -> None:
     assert json.dumps(carried(params), sort_keys=True) == json.dumps(params, sort_keys=True)
 
 
@@ -82,5 +84,5 @@ def test_tuples_become_lists_as_in_json() -> None:
     assert carried({"remote_block_ids": ((1, 2), (3,))}) == {"remote_block_ids": [[1, 2], [3]]}
 
 
-def test_private_keys_stay_with_the_engine() -> None:
+def test_scenario_13_private_keys_stay_with_the_engine() -> None:
     assert carried({"_remote_blocks_processed": True, "_": 1, "tp_size": 8}) == {"tp_size": 8}
