@@ -34,6 +34,7 @@ def _of_messages(**event: Any) -> bytes:
     return f"event: {event['type']}\ndata: {data}\n\n".encode()
 
 
+_OPENINGS = (b'"role": "assistant"', b"message_start")
 _TEXT = {"type": "text", "text": ""}
 MESSAGES_STREAM = (
     _of_messages(
@@ -77,7 +78,7 @@ class Received:
 @dataclass(slots=True)
 class EngineScript:
     """What the engine does. ``before_answer`` runs when a request has been read,
-    ``between_chunks`` after each chunk of a stream but the last."""
+    ``between_chunks`` after each chunk of a stream that says something, but the last."""
 
     vllm: str = "0.32"
     statuses: list[int] = field(default_factory=list)
@@ -240,7 +241,9 @@ class FakeEngine:
         chunks = self._events(received, params)
         for index, chunk in enumerate(chunks):
             await response.write(chunk)
-            if index < len(chunks) - 1 and self.script.between_chunks is not None:
+            if index == len(chunks) - 1 or self.script.between_chunks is None:
+                continue
+            if not any(opening in chunk for opening in _OPENINGS):
                 await self.script.between_chunks(received)
         if self.script.before_end is not None:
             await self.script.before_end(received)

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-import msgspec
-
+from contraflow.router.opening import Opening, opening_of
 from contraflow.router.replies import ReplyReader
 from contraflow.web import (
     SseFilter,
@@ -25,23 +24,11 @@ _DONE = (
     b"data: [DONE]\r\n\r\n",
     b'data: {"type":"message_stop"}\n\n',  # of the Messages API
 )
-_ERROR = b'data: {"error"'
 _OURS = frozenset({b"content-length", b"date", b"server", b"x-request-id", b"x-contraflow"})
 
 
 class Unanswered(Exception):
     """The engine failed before the first byte of its answer: nothing was passed on."""
-
-
-class _Error(msgspec.Struct):
-    code: int | None = None
-
-
-class _ErrorEvent(msgspec.Struct):
-    error: _Error
-
-
-_error_events = msgspec.json.Decoder(_ErrorEvent)
 
 
 class ClientResponse(Protocol):
@@ -121,13 +108,18 @@ async def _stream(
     if not keep_failure:
         responder.start(response.status, headers)
     first = True
+    held = b""
     async for data in response.iter_raw():
         if not (passed := events.feed(data)):
             continue
         if first:
             if not responder.started:
-                if _is_failure(passed):
-                    raise Unanswered("an error in place of a stream")
+                opening, passed = opening_of(passed), held + passed
+                if opening is Opening.FAILED:
+                    raise Unanswered("an error in place of an answer")
+                if opening is Opening.SILENT:
+                    held = passed
+                    continue
                 responder.start(response.status, headers)
             on_first_byte()
             first = False
@@ -144,21 +136,11 @@ async def _stream(
             return
     if not responder.started:
         responder.start(response.status, headers)
+        await responder.write(held)
     on_end()
     if rest := events.finish():
         await responder.write(rest)
     responder.finish()
-
-
-def _is_failure(events: bytes) -> bool:
-    """True if a stream begins with an error of the engine, not of the request."""
-    if not events.startswith(_ERROR):
-        return False
-    try:
-        event = _error_events.decode(events.split(b"\n", 1)[0].removeprefix(b"data:"))
-    except (msgspec.DecodeError, RecursionError):
-        return False
-    return event.error.code is not None and event.error.code >= 500
 
 
 def _nothing() -> None:
