@@ -9,11 +9,11 @@ CODE := services connector tests deploy
 ENGINE ?= vllm
 QUICK_TESTS := tests/unit tests/property tests/contract/*.py
 
-.PHONY: help setup env-services env-engine env-proto env-next demo test test-full check fix proto lock bench clean
+.PHONY: help setup env-services env-engine env-proto env-next demo test test-full check fix proto lock bench bench-engines clean
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | \
-	  while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+	  while IFS='|' read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
 
 setup: env-services env-engine ## make .venv (services) and .venv-engine (vLLM for CPU, NIXL)
 
@@ -57,8 +57,12 @@ proto: env-services env-proto ## generate services/contraflow/**/*_pb2* from pro
 lock: env-services ## resolve the lock files anew (fetches uv)
 	requirements/relock.sh
 
-bench: env-services ## what the proof costs per 1,000 tokens
+bench: env-services ## what the proof costs per 1,000 tokens, and how long a claim takes
 	@$(BIN)/python -m contraflow.bench.chain
+	@$(BIN)/python -m contraflow.bench.acquire
+
+bench-engines: setup ## what a request waits for on engines full of idle conversations; minutes
+	@$(BIN)/python -m contraflow.bench.engines
 
 clean: ## remove environments, caches and what the demo left
 	rm -rf .venv .venv-engine .venv-proto .venv-vllm-next .venv-lock .venv.lock .cache .mypy_cache .ruff_cache \
