@@ -273,6 +273,7 @@ class Decisions:
         self._link.report(report)
 
     def _hand_over(self, request: Request, params: Params, pull: Pull | None) -> Params:
+        self._retained.hand_over(request.request_id)
         ours: dict[str, Any] = {}
         if pull is not None:
             ours["pull"] = pull.to_json()

@@ -26,6 +26,7 @@ class Retained:
         self._lock = threading.Lock()
         self._table = HandleTable()
         self._sink: Sink | None = None
+        self._handed_over: set[str] = set()  # request ids whose blocks another engine may read
         self._releases: list[str] = []
         self._freeing: dict[str, int] = {}  # request id -> blocks that the workers still hold
         self._renewals = Renewals(ranks)
@@ -58,6 +59,11 @@ class Retained:
                 self._tell(ended)
             self._releases.append(request_id)
 
+    def hand_over(self, request_id: str) -> None:
+        """A request's blocks wait for a decode engine to read them."""
+        with self._lock:
+            self._handed_over.add(request_id)
+
     def acquire(self, request: ClaimRequest) -> Handle:
         """As HandleTable.acquire."""
         with self._lock:
@@ -75,11 +81,21 @@ class Retained:
                 self._free([handle])
 
     def release(self, handle_ids: Iterable[str]) -> list[str]:
-        """Free the named handles that are unclaimed; returns their ids."""
+        """Free the named handles that are unclaimed; returns their ids.
+
+        Blocks that were handed over go by the same form of id. Nobody may name them while a
+        decode engine could still read.
+        """
+        named = set(handle_ids)
         with self._lock:
-            ended = self._table.release(handle_ids)
+            ended = self._table.release(named)
             self._free(ended)
-            return [handle.handle_id for handle in ended]
+            untaken = [one for one in named if one.partition("/")[2] in self._handed_over]
+            for one in untaken:
+                request_id = one.partition("/")[2]
+                self._handed_over.discard(request_id)
+                self._releases.append(request_id)
+            return [*(handle.handle_id for handle in ended), *untaken]
 
     def renew(self, handle_ids: Iterable[str], ttl: float, answer: Answer) -> None:
         """Hold the named handles that are unclaimed for ``ttl`` seconds from now.
@@ -154,6 +170,7 @@ class Retained:
             state = State.READ if states == {State.READ} else State.EXPIRED
             with self._lock:
                 self._freeing.pop(request_id, None)
+                self._handed_over.discard(request_id)
                 self._renewals.end(request_id)
                 if ended := self._table.end(request_id, state):
                     self._tell(ended)

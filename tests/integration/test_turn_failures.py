@@ -84,6 +84,13 @@ def sent(received: Received) -> dict[str, Any]:
     return {key: value for key, value in received.params.items() if key != "contraflow"}
 
 
+def handed_over(case: Case) -> str:
+    """What names the blocks that the last prefill leg left."""
+    params = case.world.prefill.own_params(case.world.prefill.last)
+    assert params is not None
+    return f"{params['remote_engine_id']}/{params['remote_request_id']}"
+
+
 def claimed(received: Received) -> bool:
     return "claim_id" in received.params["contraflow"]
 
@@ -449,6 +456,25 @@ async def test_scenario_07_decode_rejects_the_request(case: Case, status: int) -
     assert (answer.status, error_of(answer)["message"]) == (status, f"engine says {status}")
     assert len(case.world.decode.received) == 1
     assert case.world.app.homes.by_key == {}
+    await case.settled()
+    assert case.owner.release_calls == [[handed_over(case)]]
+
+
+async def test_scenario_07_decode_can_not_be_reached(case: Case) -> None:
+    await case.world.decode.stop()
+    assert (await case.next()).status == 502
+    await case.settled()
+    assert case.owner.release_calls == [[handed_over(case)]]
+
+
+@pytest.mark.parametrize("statuses", [[], [500], [0], [500, 400]])
+async def test_blocks_that_decode_may_have_read_are_left_to_it(
+    case: Case, statuses: list[int]
+) -> None:
+    case.world.decode.script.statuses = statuses
+    await case.next()
+    await case.settled()
+    assert [handed_over(case)] not in case.owner.release_calls
 
 
 async def test_decode_fails_without_blocks(case: Case) -> None:

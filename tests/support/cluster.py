@@ -222,10 +222,12 @@ class Cluster:
         """Share of an engine's blocks in use, D's by default. Lags behind by a second or so."""
         return (await self.deployment.metrics(engine or self.decode))["vllm:kv_cache_usage_perc"]
 
-    async def until_pinned_below(self, share: float, engine: EngineHandle | None = None) -> None:
+    async def until_pinned_below(
+        self, share: float, engine: EngineHandle | None = None, within: float = 45
+    ) -> None:
         """Returns once an engine, D by default, has freed that much. Blocks that P has handed
         over and that nobody reads any more are held for the 30 s of their lease."""
-        await until_good(partial(self.pinned, engine), lambda pinned: pinned < share, within=45)
+        await until_good(partial(self.pinned, engine), lambda pinned: pinned < share, within)
 
     async def decode_id(self) -> str:
         """Incarnation of the decode engine."""

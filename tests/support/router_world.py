@@ -177,7 +177,7 @@ async def router_world(
     http = HttpServer(app.routes.handle)
     port = await http.listen("127.0.0.1", 0)
     async with (
-        FakeEngine("p1", Role.PREFILL) as prefill,
+        FakeEngine("p1", Role.PREFILL, agent_address=address) as prefill,
         FakeEngine("d1", Role.DECODE, agent_address=address) as decode,
         aiohttp.ClientSession() as client,
     ):

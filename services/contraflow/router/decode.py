@@ -69,12 +69,18 @@ class Decode:
         on_end: Callable[[Engine, ReplyReader | None], None],
     ) -> None:
         reader = ReplyReader() if turn.retains(params) and turn.identity.continues else None
-        async with self._legs.decode(plan.decode, leg, params) as response:
-            await relay(
-                response, responder, (turn.report.header(),), on_first_byte,
-                lambda: on_end(plan.decode, reader), reader,
-                keep_failure=_reads(params),
-            )  # fmt: skip
+        exchange, rejected = self._legs.decode(plan.decode, leg, params), False
+        try:
+            async with exchange as response:
+                rejected = 400 <= response.status < 500  # before the engine has seen it
+                await relay(
+                    response, responder, (turn.report.header(),), on_first_byte,
+                    lambda: on_end(plan.decode, reader), reader,
+                    keep_failure=_reads(params),
+                )  # fmt: skip
+        finally:
+            if _reads(params) and exchange.sent and not rejected:
+                turn.report.taken = True
 
     def _again(
         self, turn: Turn, plan: Plan, params: Params | None, error: UpstreamError | Unanswered

@@ -38,7 +38,8 @@ DISCARDED_TOKENS = Metric(
 RETRIES = Metric("contraflow_router_retries", "Legs that were sent once more, by why.", ("kind",))
 RELEASED = Metric(
     "contraflow_router_released_handles",
-    "Handles released unread, by why: outlived by the handle of the next turn, or ended.",
+    "Blocks released unread, by why: outlived by the next turn's handle, ended with their session, "
+    "or handed over to a decode engine that does not take them.",
     ("why",),
 )
 ERRORS = Metric(

@@ -55,6 +55,11 @@ class Planner:
                 raise ApiError(404, message, param="model") from error
             raise ApiError(503, f"{error}; try again later.", headers=_RETRY_AFTER) from error
 
+    def agent_address(self, engine_id: str) -> str:
+        """The agent of a registered engine; empty if there is none."""
+        engine = self._replica.engines.get(engine_id)
+        return engine.agent_address if engine else ""
+
     def is_live(self, session_key: str) -> bool:
         """True if a registered engine may hold a handle under the key."""
         engines = self._replica.engines

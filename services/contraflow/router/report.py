@@ -39,7 +39,8 @@ class TurnReport:
 
     ``lookup_key`` is the session key of the handle that was looked for. ``denial`` is a
     reason of the owner, TIMEOUT or UNREACHABLE. ``spent``: a prefill engine may have read the
-    handle, so that it ends by its claim.
+    handle, so that it ends by its claim. ``taken``: a decode engine may have read what prefill
+    has handed over.
     """
 
     turn_id: str
@@ -56,6 +57,7 @@ class TurnReport:
     offered_tokens: int = 0
     retries: list[Retry] = field(default_factory=list)
     spent: bool = False
+    taken: bool = False
     pull: Pull | None = None
     status: int = 0
     error: str = ""

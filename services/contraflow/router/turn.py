@@ -144,7 +144,11 @@ class Turns:
             elif turn.traits.two_legged:
                 # Blocks that nobody can read would stay pinned: decode computes the prompt.
                 params = turn.instruct(for_plain_decode(), turn.report.decision)
-            await self._decode_leg(turn, plan, params, responder)
+            try:
+                await self._decode_leg(turn, plan, params, responder)
+            finally:
+                if params is not None and not turn.report.taken:
+                    self._releases.untaken(params, self._planner.agent_address)
 
     def _plan(self, turn: Turn) -> Plan:
         request = turn.identity.request(

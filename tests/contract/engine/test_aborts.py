@@ -56,6 +56,15 @@ async def test_scenario_06_an_aborted_first_turn_leaves_nothing_behind(
     await cluster.until_pinned_below(before + SMALL)
 
 
+async def test_scenario_07_what_decode_rejects_holds_nothing_at_prefill(cluster: Cluster) -> None:
+    """P computes a prompt for which D then finds that so long an answer does not fit. Three of
+    them take 36 % of its pool, for the 30 s of a lease that nobody ends."""
+    for _ in range(3):
+        rejected = await cluster.turn(cluster.text(2000), cluster.session(), tokens=5000)
+        assert rejected.status == 400
+    await cluster.until_pinned_below(SMALL, cluster.prefill, within=15)
+
+
 @pytest.mark.parametrize("moment", list(Moment), ids=str)
 async def test_scenario_06_a_conversation_goes_on_after_an_aborted_turn(
     cluster: Cluster, moment: Moment

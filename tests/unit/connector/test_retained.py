@@ -94,6 +94,17 @@ def test_a_returned_claim_frees_what_was_superseded_meanwhile() -> None:
     assert retained.step() == ("r1",)
 
 
+def test_blocks_that_were_handed_over_and_not_taken_are_freed_once() -> None:
+    retained = Retained(ManualTime())
+    retained.hand_over("r1")
+    retained.hand_over("r2")
+    retained.finished(["r2"])
+    assert retained.release(["p/r1", "p/r2", "p/r3"]) == ["p/r1"]
+    assert retained.step() == ("r1",)
+    assert retained.release(["p/r1"]) == []
+    assert retained.step() == ()
+
+
 def test_a_subscriber_misses_nothing_and_hears_nothing_twice() -> None:
     clock = ManualTime()
     retained = Retained(clock)
