@@ -54,3 +54,21 @@ class ManualClock:
     def _pending(self) -> list[tuple[float, asyncio.Future[None]]]:
         self._sleepers = [entry for entry in self._sleepers if not entry[1].done()]
         return self._sleepers
+
+
+class SkewedClock:
+    """Another process's view of ``clock``: both its instants and its wall clock are ``seconds``
+    ahead."""
+
+    def __init__(self, clock: ManualClock, seconds: float) -> None:
+        self._clock = clock
+        self._ahead = seconds
+
+    def now(self) -> float:
+        return self._clock.now() + self._ahead
+
+    def wall_ms(self) -> int:
+        return self._clock.wall_ms() + round(self._ahead * 1000)
+
+    async def sleep(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)

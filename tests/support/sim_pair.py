@@ -18,13 +18,14 @@ from contraflow.core.transfer_params import (
     for_plain_prefill,
     for_pulling_prefill,
 )
+from contraflow.runtime.clock import Clock
 from contraflow.sim.api import SimOutput, SimRequest
 from contraflow.sim.engine import SimEngine, offer
 from contraflow.sim.fabric import MemoryFabric
 from contraflow.sim.options import SimOptions
 from contraflow.v1 import handle_pb2
 from contraflow.wire.params import params_from_proto, params_to_proto
-from tests.support.clock import ManualClock
+from tests.support.clock import ManualClock, SkewedClock
 
 T = TypeVar("T")
 
@@ -223,10 +224,16 @@ async def running(engines: Iterable[SimEngine]) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def a_pair(
-    *, prefill: dict[str, Any] | None = None, decode: dict[str, Any] | None = None, **both: Any
+    *,
+    prefill: dict[str, Any] | None = None,
+    decode: dict[str, Any] | None = None,
+    skew: float = 0.0,
+    **both: Any,
 ) -> AsyncIterator[Pair]:
-    """Two engines, started; the options of both, or of each."""
+    """Two engines, started; the options of both, or of each. The clock of the decode engine is
+    ``skew`` seconds ahead."""
     clock, fabric = ManualClock(), MemoryFabric()
+    clocks: dict[str, Clock] = {"prefill": clock, "decode": SkewedClock(clock, skew)}
     links: list[FakeLink] = []
 
     def make_link(*_: object) -> FakeLink:
@@ -236,7 +243,7 @@ async def a_pair(
     def engine(name: str, own: dict[str, Any]) -> SimEngine:
         options = SimOptions(engine_id=name, role=name, block_size=BLOCK, **{**both, **own})
         return SimEngine(
-            options, clock=clock, fabric=fabric, make_link=make_link, instance=f"{name}-1"
+            options, clock=clocks[name], fabric=fabric, make_link=make_link, instance=f"{name}-1"
         )
 
     pair = Pair(engine("prefill", prefill or {}), engine("decode", decode or {}), clock, fabric)

@@ -32,12 +32,14 @@ def with_proof(grant: agent_pb.AcquireHandleResponse, **changed: object) -> Para
     return {**params, OURS: Instructions(decision="PULL", proof=proof).to_json()}
 
 
-async def granted(cluster: Cluster, salt: str) -> tuple[list[int], agent_pb.AcquireHandleResponse]:
+async def granted(
+    cluster: Cluster, salt: str, session: str | None = None
+) -> tuple[list[int], agent_pb.AcquireHandleResponse]:
     """The next prompt of a session whose handle was claimed past the router.
 
     ``salt`` goes to both legs, which are sent straight to the engines.
     """
-    session, prompt = cluster.session(), cluster.text(200)
+    session, prompt = session or cluster.session(), cluster.text(200)
     ours = Instructions(tenant="default", session_key=cluster.key(session)).to_json()
     prefilled = await cluster.leg(
         cluster.prefill, prompt, {**for_plain_prefill(), OURS: ours}, cache_salt=salt

@@ -4,6 +4,7 @@ nobody reads."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -106,6 +107,31 @@ async def test_scenario_03_a_handle_that_has_idled_too_long_expires_and_the_turn
     assert second.report["decision"] == "RECOMPUTE"
     assert second.report.get("denial", "NONE") in ("NONE", "HANDLE_NOT_FOUND", "HANDLE_EXPIRED")
     assert second.ids == await cluster.reference(prompt)
+
+
+async def test_scenario_03_turns_shortly_before_the_end_of_a_lease(short_lived: Cluster) -> None:
+    """A claim takes 7 seconds of a lease. One with 4 seconds left has been renewed for the last
+    time; with 6 left it may be about to be renewed."""
+    cluster = short_lived
+    prompts = {}
+    for session in (sessions := [cluster.session() for _ in range(3)]):
+        prompt = cluster.text(160)
+        first = await cluster.turn(prompt, session, tokens=100)
+        prompts[session] = prompt + first.ids + cluster.text(40)
+        await cluster.until_handles(session, 1)
+
+    async def lease(session: str) -> float:
+        return max((seconds(found.ttl) for found in await cluster.handles(session)), default=0.0)
+
+    async def turn_with(left: float, session: str) -> str:
+        await until_good(partial(lease, session), lambda ttl: ttl < left, within=MAX_IDLE + TTL)
+        reply = await cluster.turn(prompts[session], session)
+        assert reply.ids == await cluster.reference(prompts[session])
+        return reply.report["decision"]
+
+    assert await turn_with(8.0, sessions[0]) == "PULL"
+    await turn_with(6.0, sessions[1])
+    assert await turn_with(4.0, sessions[2]) == "RECOMPUTE"
 
 
 async def test_scenario_03_a_claim_without_a_read_lapses_and_frees_the_blocks(

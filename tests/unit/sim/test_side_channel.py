@@ -43,7 +43,7 @@ def an_engine(role: str, **fields: Any) -> SimEngine:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-async def test_blocks_travel_both_ways(host: str) -> None:
+async def test_scenario_14_blocks_travel_both_ways(host: str) -> None:
     prefill, decode = an_engine("prefill", side_host=host), an_engine("decode", side_host=host)
     async with running([prefill, decode]):
         pair = Pair(prefill, decode, ManualClock())

@@ -28,7 +28,7 @@ from contraflow.web.headers import render
         ("http://[::1]", "::1", 80, "http://[::1]:80"),
     ],
 )
-def test_origins(url: str, host: str, port: int, text: str) -> None:
+def test_scenario_14_origins(url: str, host: str, port: int, text: str) -> None:
     origin = Origin.parse(url)
     assert origin == (host, port)
     assert str(origin) == text
