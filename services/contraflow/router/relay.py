@@ -24,6 +24,8 @@ _DONE = (
     b"data: [DONE]\r\n\r\n",
     b'data: {"type":"message_stop"}\n\n',  # of the Messages API
 )
+# The quote and the end of the line could not stand like this inside of a JSON string.
+_ERRORS = (b'data: {"error"', b"event: error\n")
 _OURS = frozenset({b"content-length", b"date", b"server", b"x-request-id", b"x-contraflow"})
 
 
@@ -58,9 +60,10 @@ async def relay(
     """Pass a response on as it arrives: an event stream in pieces, anything else whole.
 
     ``on_first_byte`` is called before the first byte of the body is written, ``on_end`` when
-    a response of status 200 is complete, if it can be before its end is written: its client
-    may go on at once. ``reader`` is shown what passes. With ``keep_failure`` a failure of the
-    engine that comes before anything else is not passed on: Unanswered is raised.
+    a response of status 200 is complete and no event was an error, if it can be before its end
+    is written: its client may go on at once. ``reader`` is shown what passes. With
+    ``keep_failure`` a failure of the engine that comes before anything else is not passed on:
+    Unanswered is raised.
     """
     if keep_failure and response.status >= 500:
         raise Unanswered(f"status {response.status}")
@@ -107,7 +110,7 @@ async def _stream(
     events = SseFilter()
     if not keep_failure:
         responder.start(response.status, headers)
-    first = True
+    first, failed = True, False
     held = b""
     async for data in response.iter_raw():
         if not (passed := events.feed(data)):
@@ -125,8 +128,9 @@ async def _stream(
             first = False
         if reader is not None:
             reader.feed(passed)
+        failed = failed or any(error in passed for error in _ERRORS)
         done = passed.endswith(_DONE)
-        if done:
+        if done and not failed:
             on_end()
         await responder.write(passed)
         if done:
@@ -137,7 +141,8 @@ async def _stream(
     if not responder.started:
         responder.start(response.status, headers)
         await responder.write(held)
-    on_end()
+    if not failed:
+        on_end()
     if rest := events.finish():
         await responder.write(rest)
     responder.finish()
