@@ -165,14 +165,19 @@ class Cluster:
     # The owner.
 
     async def acquire(
-        self, session: str, claim_id: str | None = None, *, tenant: str = DEFAULT_TENANT
+        self,
+        session: str,
+        claim_id: str | None = None,
+        *,
+        tenant: str = DEFAULT_TENANT,
+        engine_id: str | None = None,
     ) -> agent_pb.AcquireHandleResponse:
-        """Claim as a router would. Raises grpc.aio.AioRpcError."""
+        """Claim as a router would, from D by default. Raises grpc.aio.AioRpcError."""
         request = agent_pb.AcquireHandleRequest(
             claim_id=claim_id or str(uuid.uuid4()),
             tenant=tenant,
             session_key=self.key(session),
-            engine_id=await self.decode_id(),
+            engine_id=engine_id or await self.decode_id(),
         )
         async with self._agent() as channel:
             return await AgentServiceStub(channel).AcquireHandle(request, timeout=5)
