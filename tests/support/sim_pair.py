@@ -241,7 +241,7 @@ async def a_pair(
         return links[-1]
 
     def engine(name: str, own: dict[str, Any]) -> SimEngine:
-        options = SimOptions(engine_id=name, role=name, block_size=BLOCK, **{**both, **own})
+        options = SimOptions(engine_id=name, role=name, **{"block_size": BLOCK, **both, **own})
         return SimEngine(
             options, clock=clocks[name], fabric=fabric, make_link=make_link, instance=f"{name}-1"
         )
@@ -252,10 +252,15 @@ async def a_pair(
         yield pair
 
 
-async def expected(prompt: list[int], max_tokens: int = 20, **fields: Any) -> list[int]:
-    """What an engine without a connector answers, from an empty cache."""
+async def expected(
+    prompt: list[int], max_tokens: int = 20, *, block_size: int = BLOCK, **fields: Any
+) -> list[int]:
+    """What an engine without a connector answers, from an empty cache. What the sim's model says
+    depends on the size of its blocks."""
     engine = SimEngine(
-        SimOptions(reference=True, block_size=BLOCK), clock=ManualClock(), fabric=MemoryFabric()
+        SimOptions(reference=True, block_size=block_size),
+        clock=ManualClock(),
+        fabric=MemoryFabric(),
     )
     known: dict[str, Any] = {"ignore_eos": True}
     request = SimRequest("ref", prompt, max_tokens, **{**known, **fields})

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import grpc
@@ -31,6 +31,9 @@ from contraflow.core.instructions import Instructions
 from contraflow.core.transfer_params import OURS
 from contraflow.v1 import agent_service_pb2 as pb
 from contraflow.v1.agent_service_pb2_grpc import AgentServiceStub
+
+if TYPE_CHECKING:
+    from contraflow.v1.agent_service_pb2_grpc import AgentServiceAsyncStub
 
 CALLERS = (1, 8, 32)
 CALLS = 1500
@@ -101,7 +104,7 @@ async def _load(call: Call, callers: int, calls: int) -> list[float]:
     return [one for times in await asyncio.gather(*map(caller, range(callers))) for one in times]
 
 
-def _acquire(agent: AgentServiceStub, engine_id: str, keys: Sequence[str]) -> Call:
+def _acquire(agent: AgentServiceAsyncStub, engine_id: str, keys: Sequence[str]) -> Call:
     async def call(caller: int) -> float:
         claim_id = str(uuid.uuid4())
         request = pb.AcquireHandleRequest(

@@ -14,7 +14,7 @@ METHOD = "/contraflow.bench.Bare/Call"
 
 
 class _Bare(grpc.GenericRpcHandler):
-    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
         return grpc.unary_unary_rpc_method_handler(_answer)
 
 
