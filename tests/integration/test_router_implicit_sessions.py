@@ -5,21 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.support.fake_engine import TOOL_CALL, FakeEngine
 from tests.support.owner import Owner
-from tests.support.router_world import SECRET, Answer, World, config_of, router_world
+from tests.support.router_world import Answer, World, another_router, config_of, router_world
 
 from contraflow.core.fleet import Role
 from contraflow.core.session import is_session_key
-from contraflow.router.app import RouterApp
 from contraflow.router.config import RouterConfig
-from contraflow.runtime.clock import SystemClock
-from contraflow.runtime.fleet_replica import FleetReplica
-from contraflow.web import HttpServer
 
 pytestmark = pytest.mark.integration
 
@@ -42,22 +37,6 @@ async def owned_world(config: RouterConfig | None = None) -> AsyncIterator[World
 async def world() -> AsyncIterator[World]:
     async with owned_world() as world:
         yield world
-
-
-@asynccontextmanager
-async def another_router(world: World) -> AsyncIterator[World]:
-    """Of the same cluster; it has seen nothing of what the first one did."""
-    replica = FleetReplica(SystemClock())
-    replica.engines = world.replica.engines
-    replica.synced.set()
-    app = RouterApp(config_of(), SECRET, replica, SystemClock())
-    http = HttpServer(app.routes.handle)
-    port = await http.listen("127.0.0.1", 0)
-    try:
-        yield replace(world, url=f"http://127.0.0.1:{port}", app=app, replica=replica)
-    finally:
-        await http.shutdown(5.0)
-        await app.close()
 
 
 def owner_of(world: World) -> Owner:

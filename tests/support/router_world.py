@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import aiohttp
@@ -193,3 +193,19 @@ async def router_world(
             await http.shutdown(5.0)
             await grpc.stop(0)
             await app.close()
+
+
+@asynccontextmanager
+async def another_router(world: World) -> AsyncIterator[World]:
+    """Of the same cluster; it has seen nothing of what the first one did."""
+    replica = FleetReplica(SystemClock())
+    replica.engines = world.replica.engines
+    replica.synced.set()
+    app = RouterApp(config_of(), SECRET, replica, SystemClock())
+    http = HttpServer(app.routes.handle)
+    port = await http.listen("127.0.0.1", 0)
+    try:
+        yield replace(world, url=f"http://127.0.0.1:{port}", app=app, replica=replica)
+    finally:
+        await http.shutdown(5.0)
+        await app.close()
