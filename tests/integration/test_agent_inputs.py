@@ -172,7 +172,7 @@ async def test_a_message_beyond_the_limit_is_refused_by_the_server() -> None:
         assert len(await agent.engines()) == 1
 
 
-async def test_the_socket_of_a_live_agent_is_not_taken() -> None:
+async def test_scenario_31_the_socket_of_a_live_agent_is_not_taken() -> None:
     async with running_agent() as agent:
         with pytest.raises(PortInUse):
             async with running_agent(link=agent.link):

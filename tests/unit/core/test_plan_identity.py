@@ -91,3 +91,13 @@ def test_one_class_is_not_enough_both_must_be_bidirectional(which: str) -> None:
     )
     assert found.reason is PlanReason.INCOMPATIBLE
     assert found.hands_over
+
+
+def test_scenario_33_nobody_pulls_from_oneself() -> None:
+    found = plan(decode("d"), prefill("p"), home="p")
+    assert (found.decision, found.reason) == (Decision.RECOMPUTE, PlanReason.INCOMPATIBLE)
+    assert (found.prefill.engine_id, found.decode.engine_id) == ("p", "d")
+    assert found.home is None
+    # Another engine may, and then the handle is worth a pull.
+    found = plan(decode("d"), prefill("p"), prefill("q"), home="p", load={"p": 1})
+    assert (found.prefill.engine_id, found.decision) == ("q", Decision.PULL)
