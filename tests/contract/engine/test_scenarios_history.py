@@ -85,23 +85,26 @@ async def test_scenario_05_the_threshold_to_the_token(
 
 
 @pytest.mark.parametrize("ended", ["length", "stop"])
-@pytest.mark.parametrize("made", [24, 25, 56, 57, 100])
+@pytest.mark.parametrize("total", [223, 224, 225, 256, 257])
 async def test_scenario_16_the_last_token_has_no_kv_however_generation_ends(
-    cluster: Cluster, ended: str, made: int
+    cluster: Cluster, ended: str, total: int
 ) -> None:
-    """200 tokens of prompt: with 24 and 56 generated ones prompt and reply fill blocks."""
-    session, prompt = cluster.session(), cluster.text(200)
-    expected = await cluster.reference(prompt, made)
-    stop = {"stop_token_ids": [expected[-1]], "min_tokens": made} if ended == "stop" else {}
-    first = await cluster.turn(prompt, session, tokens=made + (50 if stop else 0), **stop)
-    assert first.body["choices"][0]["finish_reason"] == ended
-    assert first.ids == expected
-    (handle,) = await cluster.until_handles(session, 1)
+    """Prompt and reply fill their blocks at 224 and 256; 10 of the tokens are the reply's."""
+    session, prompt = cluster.session(), cluster.text(total - 10)
+    expected = await cluster.reference(prompt, 10)
+    while expected[-1] in expected[:-1]:
+        prompt = cluster.text(total - 10)
+        expected = await cluster.reference(prompt, 10)
+    stop = {"stop_token_ids": [expected[-1]]} if ended == "stop" else {}
 
+    first = await cluster.turn(prompt, session, tokens=40 if stop else 10, **stop)
+    (handle,) = await cluster.until_handles(session, 1)
     prompt += first.ids + cluster.text(50)
     second = await cluster.turn(prompt, session)
 
-    assert handle.num_tokens == 200 + made - 1
+    assert first.body["choices"][0]["finish_reason"] == ended
+    assert first.ids == expected
+    assert handle.num_tokens == total - 1
     assert reused(second) <= handle.num_tokens
     assert second.ids == await cluster.reference(prompt)
 
