@@ -438,6 +438,8 @@ async def test_scenario_21_an_echo_is_prefilled_without_a_claim(world: World) ->
     assert answer.plan["reason"] == "UNSUPPORTED_REQUEST"
     assert world.prefill.received
     assert not world.agent.acquired
+    assert not ours(world.decode.last).get("session_key")  # so that no handle is kept
+    assert world.app.homes.by_key == {}
 
 
 # What engines get to see.

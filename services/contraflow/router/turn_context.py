@@ -28,9 +28,15 @@ class Turn:
     started: float
     min_pull_tokens: int
 
+    @property
+    def retained_under(self) -> str:
+        """Session key of the handle that decode shall keep; empty for none. What may not claim
+        a handle leaves none either: that of the turn before stays."""
+        return self.identity.session_key if self.traits.claimable else ""
+
     def retains(self, params: Params | None) -> bool:
         """True if a decode leg with ``params`` leaves a handle."""
-        return params is not None and bool(self.identity.session_key)
+        return params is not None and bool(self.retained_under)
 
     def may_retry(self, retry: Retry, why: object) -> bool:
         """False if it has been done before; else it is noted, and done by the caller."""
@@ -44,7 +50,7 @@ class Turn:
         """``params`` with what the connectors shall know of this turn."""
         instructions = Instructions(
             tenant=self.identity.tenant,
-            session_key=self.identity.session_key,
+            session_key=self.retained_under,
             turn_id=self.report.turn_id,
             claim_id=claim.claim_id if claim else "",
             decision=decision,
