@@ -455,6 +455,18 @@ def released_ids_reach_the_workers_and_come_back() -> None:
 
 
 @case
+def scenario_07_blocks_that_decode_will_not_read_are_freed_on_command() -> None:
+    engine = Engine("p1")
+    request = engine.request(PROMPT, for_plain_prefill() | {OURS: TOLD.to_json()})
+    engine.allocate(request, 0)
+    engine.finish(request)
+    blocks_id = f"p1/{request.request_id}"
+    assert engine.half._retained.release([blocks_id]) == [blocks_id]
+    assert releases_of(engine.step()) == (request.request_id,)
+    assert engine.half._retained.release([blocks_id]) == []
+
+
+@case
 def a_lease_is_renewed_once_the_workers_hold_to_it() -> None:
     engine, handle = retained()
     engine.step()

@@ -41,15 +41,21 @@ def sample(state: bytes, request: SimRequest, output: Sequence[int]) -> int | No
     share = int.from_bytes(draw[:8]) / 2**64
     pick = int.from_bytes(draw[8:])
     may_end = len(output) >= request.min_tokens
+    barred = frozenset() if may_end else request.stop_token_ids
     if request.mask is not None:
         allowed = sorted(request.mask(list(output)))
         if not may_end:
-            allowed = [token for token in allowed if token != EOS] or allowed
+            allowed = [token for token in allowed if token not in {EOS, *barred}] or allowed
         return allowed[pick % len(allowed)] if allowed else None
     if share < _EOS_SHARE and may_end and not request.ignore_eos:
         return EOS
     if share < _EOS_SHARE + _SPACE_SHARE:
-        return ord(" ")
-    if share < _LETTER_SHARE:
-        return _LETTERS[pick % len(_LETTERS)]
-    return 32 + pick % 95
+        token = ord(" ")
+    elif share < _LETTER_SHARE:
+        token = _LETTERS[pick % len(_LETTERS)]
+    else:
+        token = 32 + pick % 95
+    if token in barred:
+        others = [other for other in range(32, 127) if other not in barred]
+        return others[pick % len(others)] if others else token
+    return token

@@ -109,6 +109,42 @@ async def test_scenario_16_the_last_token_has_no_kv_however_generation_ends(
     assert second.ids == await cluster.reference(prompt)
 
 
+async def test_scenario_16_stop_tokens_that_may_not_come_yet(cluster: Cluster) -> None:
+    """What is barred until there are 50 tokens changes the reply itself."""
+    session, prompt = cluster.session(), cluster.text(200)
+    expected = await cluster.reference(prompt, 30)
+    fields = {"stop_token_ids": expected[:5], "min_tokens": 50}
+    plain = await cluster.leg(cluster.deployment.reference, prompt, None, 80, **fields)
+
+    first = await cluster.turn(prompt, session, tokens=80, **fields)
+    (handle,) = await cluster.until_handles(session, 1)
+    prompt += first.ids + cluster.text(50)
+    second = await cluster.turn(prompt, session)
+
+    assert first.ids == plain.ids
+    assert len(first.ids) > 50
+    assert not set(expected[:5]) & set(first.ids[:50])
+    assert handle.num_tokens == 200 + len(first.ids) - 1
+    assert second.ids == await cluster.reference(prompt)
+
+
+async def test_scenario_16_a_reply_that_a_stop_string_ends_leaves_no_handle(
+    cluster: Cluster,
+) -> None:
+    """The engine knows no strings: its server sees one, and aborts the request."""
+    session, prompt = cluster.session(), cluster.text(200)
+    text = (await cluster.turn(prompt, "", tokens=40)).body["choices"][0]["text"]
+
+    first = await cluster.turn(prompt, session, tokens=80, stop=[text[20:23]])
+    prompt += first.ids + cluster.text(50)
+    second = await cluster.turn(prompt, session)
+
+    assert first.body["choices"][0]["finish_reason"] == "stop"
+    assert second.report["decision"] == "RECOMPUTE"
+    assert second.ids == await cluster.reference(prompt)
+    await cluster.until_handles(session, 1)
+
+
 @pytest.mark.parametrize("length", [256, 257, 299, 300])
 async def test_scenario_17_the_handle_covers_the_whole_new_prompt(
     cluster: Cluster, length: int

@@ -31,6 +31,14 @@ def test_an_answer_ends_by_itself_but_not_before_min_tokens() -> None:
     assert EOS in drawn(2000, [97] * 5, min_tokens=5)
 
 
+def test_stop_tokens_are_not_drawn_before_min_tokens_either() -> None:
+    stop = frozenset(range(97, 123))
+    assert not stop & set(drawn(2000, [65] * 4, min_tokens=5, stop_token_ids=stop))
+    assert stop <= set(drawn(2000, [65] * 5, min_tokens=5, stop_token_ids=stop))
+    mask = lambda _: {65, 97}  # noqa: E731
+    assert set(drawn(99, [65] * 4, min_tokens=5, stop_token_ids=stop, mask=mask)) == {65}
+
+
 def test_greedy_takes_no_notice_of_the_seed() -> None:
     assert drawn(50, seed=1) == drawn(50, seed=2)
     assert drawn(50, temperature=1.0, seed=1) == drawn(50, temperature=1.0, seed=1)
