@@ -77,8 +77,7 @@ async def test_scenario_03_a_read_that_starts_around_the_end_of_its_claim(
 
 async def test_scenario_03_a_read_in_flight_when_the_hold_ends(skew: float) -> None:
     """The clock stands at the last instant at which the read may start, and a read takes time."""
-    costs = {"profile": "cpu-demo"}
-    async with a_pair(skew=skew, decode={"num_blocks": POOL}, **costs) as pair:
+    async with a_pair(skew=skew, profile="cpu-demo", decode={"num_blocks": POOL}) as pair:
         first = await played(pair.clock, pair.turn(PROMPT, max_tokens=40))
         pair.prefill.clear_prefix_cache()
         history = [*PROMPT, *first.tokens, *a_prompt(9)]

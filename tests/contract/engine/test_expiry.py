@@ -3,7 +3,10 @@ nobody reads."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 
@@ -132,6 +135,36 @@ async def test_scenario_03_turns_shortly_before_the_end_of_a_lease(short_lived: 
     assert await turn_with(8.0, sessions[0]) == "PULL"
     await turn_with(6.0, sessions[1])
     assert await turn_with(4.0, sessions[2]) == "RECOMPUTE"
+
+
+async def test_scenario_06_clients_that_leave_at_any_moment_leave_nothing_but_leases(
+    short_lived: Cluster,
+) -> None:
+    """The moments are spread over a turn that pulls: queued, in the pull, between the legs, in
+    decode. Which is which depends on the machine, what must come of it does not."""
+    cluster = short_lived
+    sessions = [cluster.session() for _ in range(9)]
+    took = 0.0
+    for number, session in enumerate(sessions):
+        prompt = cluster.text(160)
+        first = await cluster.turn(prompt, session, tokens=100)
+        prompt += first.ids + cluster.text(40)
+
+        began = time.monotonic()
+        stream = await cluster.stream(prompt, session, 30)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(took * number / len(sessions) if number else None):
+                await stream.end()
+        stream.leave()
+        took = took or time.monotonic() - began
+
+        again = await cluster.turn(prompt, session)
+        assert again.ids == await cluster.reference(prompt)
+
+    for session in sessions:
+        await cluster.until_handles(session, 0, within=MAX_IDLE + 2 * TTL)
+    for engine in (cluster.prefill, cluster.decode):
+        await cluster.until_pinned_below(1 / DeploymentSpec.blocks, engine)
 
 
 async def test_scenario_03_a_claim_without_a_read_lapses_and_frees_the_blocks(

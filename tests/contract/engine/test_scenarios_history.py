@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.support.cluster import Cluster, Reply
 
@@ -95,7 +97,7 @@ async def test_scenario_16_the_last_token_has_no_kv_however_generation_ends(
     while expected[-1] in expected[:-1]:
         prompt = cluster.text(total - 10)
         expected = await cluster.reference(prompt, 10)
-    stop = {"stop_token_ids": [expected[-1]]} if ended == "stop" else {}
+    stop: dict[str, Any] = {"stop_token_ids": [expected[-1]]} if ended == "stop" else {}
 
     first = await cluster.turn(prompt, session, tokens=40 if stop else 10, **stop)
     (handle,) = await cluster.until_handles(session, 1)
@@ -113,7 +115,7 @@ async def test_scenario_16_stop_tokens_that_may_not_come_yet(cluster: Cluster) -
     """What is barred until there are 50 tokens changes the reply itself."""
     session, prompt = cluster.session(), cluster.text(200)
     expected = await cluster.reference(prompt, 30)
-    fields = {"stop_token_ids": expected[:5], "min_tokens": 50}
+    fields: dict[str, Any] = {"stop_token_ids": expected[:5], "min_tokens": 50}
     plain = await cluster.leg(cluster.deployment.reference, prompt, None, 80, **fields)
 
     first = await cluster.turn(prompt, session, tokens=80, **fields)
