@@ -715,6 +715,25 @@ def registering_memory_starts_the_link_once() -> None:
 
 
 @case
+def scenario_15_a_rank_says_its_number_and_its_own_port() -> None:
+    _, of_rank_0 = retained()
+    with mock.patch.object(CONFIG.parallel_config, "data_parallel_index", 3):
+        _, of_rank_3 = retained()
+        described = describe_engine(
+            CONFIG,
+            Settings("", "", "decode"),
+            engine_id="e",
+            boot_nonce="n",
+            num_blocks=1,
+            bidirectional=True,
+            trimmable=True,
+            compatibility_hash="h",
+        )
+    assert described.dp_rank == 3
+    assert of_rank_3.params["remote_port"] == of_rank_0.params["remote_port"] + 3
+
+
+@case
 def engines_of_one_layout_are_of_one_class() -> None:
     def described(role: str = "prefill", **fields: Any) -> Any:
         told: dict[str, Any] = {"bidirectional": True, "trimmable": True, **fields}

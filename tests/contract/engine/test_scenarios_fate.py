@@ -74,3 +74,25 @@ async def test_scenario_05_what_was_read_is_gone_and_never_offered_again(
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await cluster.acquire(session)
     assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_scenario_10_two_sessions_that_share_a_long_beginning(cluster: Cluster) -> None:
+    """P's own cache may know the beginning; D's blocks are offered to their session only."""
+    system = cluster.text(320)
+    prompts = {cluster.session(): system + cluster.text(20) for _ in range(2)}
+    kept: dict[str, str] = {}
+    for session, prompt in prompts.items():
+        reply = await cluster.turn(prompt, session, tokens=100)
+        assert (reply.report["decision"], reply.report["reason"]) == ("RECOMPUTE", "NO_HANDLE")
+        assert reply.ids == await cluster.reference(prompt, 100)
+        prompts[session] = prompt + reply.ids + cluster.text(40)
+        (handle,) = await cluster.until_handles(session, 1)
+        kept[session] = handle.handle_id
+    assert reply.tokens("local") == 320
+
+    for session, prompt in prompts.items():
+        assert [one.handle_id for one in await cluster.handles(session)] == [kept[session]]
+        reply = await cluster.turn(prompt, session)
+        assert reply.report["outcome"] == "PULLED"
+        assert reply.report["discarded"] == "0"
+        assert reply.ids == await cluster.reference(prompt)

@@ -47,6 +47,7 @@ async def test_scenario_08_an_engine_that_held_a_hundred_handles_is_replaced(
 
     new = await cluster.decode_id()
     assert new != old
+    assert all(one.startswith(f"{cluster.decode.name}-") for one in (old, new))
     for router in cluster.deployment.routers:
         assert old not in await engines_in_view(router.grpc)
     for session in sessions[:3]:
