@@ -195,6 +195,14 @@ class Cluster:
             answer = await AgentServiceStub(channel).ReleaseHandles(request, timeout=5)
         return list(answer.released_handle_ids)
 
+    async def release_all(self) -> None:
+        """Free what is retained of all sessions, on all engines."""
+        async with self._agent() as channel:
+            stub = AgentServiceStub(channel)
+            handles = (await stub.ListHandles(agent_pb.ListHandlesRequest(), timeout=5)).handles
+            ids = [handle.handle_id for handle in handles]
+            await stub.ReleaseHandles(agent_pb.ReleaseHandlesRequest(handle_ids=ids), timeout=5)
+
     async def handles(self, session: str) -> list[handle_pb2.Handle]:
         """Handles of a session that the agent knows."""
         request = agent_pb.ListHandlesRequest(session_key=self.key(session))

@@ -51,6 +51,5 @@ async def test_scenario_24_two_hundred_idle_conversations(cluster: Cluster) -> N
         assert reply.report["decision"] == outcome
         assert reply.ids == await cluster.reference(prompt, 8)
 
-    for session in sessions:
-        await cluster.release(*(handle.handle_id for handle in await cluster.handles(session)))
+    await cluster.release_all()
     await cluster.until_pinned_below(0.01)
