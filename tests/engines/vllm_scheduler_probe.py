@@ -32,6 +32,8 @@ from vllm.config import (
     VllmConfig,
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import NixlHandshakePayload
+from vllm.lora.request import LoRARequest
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
@@ -66,6 +68,7 @@ from contraflow_connector.settings import Settings
 from contraflow_connector.vllm_compat import (
     EXPIRY_MARGIN_SECONDS,
     WorkerReport,
+    chain_context,
     describe_engine,
     releases_of,
     renewals_of,
@@ -293,7 +296,7 @@ def decode_pulls_what_the_tip_proves() -> None:
 
 
 @case
-def decode_refuses_another_tip() -> None:
+def scenario_30_decode_refuses_another_tip() -> None:
     good = for_decode_leg(prefilled())
     other_tokens = for_decode_leg(prefilled([*PROMPT[:-1], 1]))
     shorter = for_decode_leg(prefilled(PROMPT[:-1]))
@@ -598,7 +601,7 @@ def an_aborted_request_leaves_nothing() -> None:
 
 
 @case
-def a_sliding_window_is_pulled_whole_or_not_at_all() -> None:
+def scenario_29_a_sliding_window_is_pulled_whole_or_not_at_all() -> None:
     owner, handle = retained(sliding=True)
     full, window = handle.params["remote_block_ids"]
     assert len(full) == 7
@@ -734,7 +737,7 @@ def scenario_15_a_rank_says_its_number_and_its_own_port() -> None:
 
 
 @case
-def engines_of_one_layout_are_of_one_class() -> None:
+def scenario_23_engines_of_one_layout_are_of_one_class() -> None:
     def described(role: str = "prefill", **fields: Any) -> Any:
         told: dict[str, Any] = {"bidirectional": True, "trimmable": True, **fields}
         told.setdefault("compatibility_hash", "h")
@@ -766,6 +769,37 @@ def engines_of_one_layout_are_of_one_class() -> None:
     with mock.patch("contraflow_connector.vllm_compat.NIXL_CONNECTOR_VERSION", 99):
         classes.add(described().compatibility_class)
     assert len(classes) == 3 + len(changes) + 1
+
+
+@case
+def scenario_22_adapters_salts_and_images_are_told_apart() -> None:
+    def image(identifier: str) -> dict[str, Any]:
+        place = PlaceholderRange(offset=BLOCK, length=BLOCK + 4)
+        spec = MultiModalFeatureSpec(
+            data=None, modality="image", identifier=identifier, mm_position=place
+        )
+        return {"mm_features": [spec]}
+
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"lora_request": LoRARequest("x", 1, "/x")},
+        {"lora_request": LoRARequest("y", 2, "/y"), "cache_salt": "x"},
+        {"cache_salt": "x"},
+        image("cat"),
+        image("dog"),
+    ]
+    sampling = SamplingParams(max_tokens=32)
+    requests = [Request("r", PROMPT, sampling, None, **kind) for kind in kinds]
+    contexts = [chain_context(CONFIG, request) for request in requests]
+    for one, mine in zip(kinds, contexts, strict=True):
+        assert mine is not None
+        proof = Chain(mine).proof(PROMPT, len(PROMPT))
+        for other, theirs in zip(kinds, contexts, strict=True):
+            assert theirs is not None
+            # What lies before an image is the same with any.
+            before = BLOCK if {*one, *other} <= {"mm_features"} else 0
+            wanted = len(PROMPT) if one is other else before
+            assert Chain(theirs).proven(proof, PROMPT) == wanted, (one, other)
 
 
 def came_to(run: Callable[[], None]) -> str:
