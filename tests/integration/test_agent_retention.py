@@ -18,7 +18,7 @@ def counted(agent: RunningAgent, name: str, **labels: str) -> float:
     return agent.registry.get_sample_value(f"contraflow_agent_{name}", labels) or 0.0
 
 
-async def test_the_oldest_conversations_go_when_the_budget_is_spent() -> None:
+async def test_scenario_24_the_oldest_conversations_go_when_the_budget_is_spent() -> None:
     decode = FakeEngineLink(engine())
     room = decode.engine.num_blocks // 100 * BLOCK_SIZE  # tokens of 1 %
     budget = RetentionConfig(budget_share=0.035)

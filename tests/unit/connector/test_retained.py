@@ -66,7 +66,7 @@ def test_a_release_and_a_claim_at_once_end_in_one_of_both() -> None:
         assert retained.step() == (("r",) if released.result() else ())
 
 
-def test_room_is_made_of_the_oldest_unclaimed_handles_and_no_more_than_asked() -> None:
+def test_scenario_24_room_is_made_of_the_oldest_unclaimed_handles() -> None:
     retained = Retained(ManualTime())
     for number in range(5):
         session = f"{number}" * 32

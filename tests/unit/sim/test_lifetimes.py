@@ -241,7 +241,7 @@ async def test_a_waiting_decode_engine_keeps_the_blocks_of_prefill() -> None:
         assert pair.prefill.counters.nixl_expired_requests == 0
 
 
-async def test_retained_blocks_yield_to_a_request_that_waits() -> None:
+async def test_scenario_24_retained_blocks_yield_to_a_request_that_waits() -> None:
     async with a_pair(decode={"num_blocks": 24}) as pair:
         await retained(pair)
         assert len(pair.handles()) == 1
@@ -263,7 +263,7 @@ async def test_claimed_blocks_do_not_yield() -> None:
         assert (await task).token_ids == await expected(a_prompt(20 * BLOCK, 9), 1)
 
 
-async def test_a_share_of_the_pool_stays_free_of_handles() -> None:
+async def test_scenario_24_a_share_of_the_pool_stays_free_of_handles() -> None:
     async with a_pair(decode={"num_blocks": 41}) as pair:
         for start in range(12):
             prompt = a_prompt(3 * BLOCK, start)
