@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from tests.support.fake_engine import FakeEngine
 from tests.support.owner import owned_world
 from tests.support.router_world import SESSION, another_router, router_world
 
+from contraflow.core.fleet import Role
 from contraflow.core.handle import State
 
 pytestmark = pytest.mark.integration
@@ -38,6 +42,30 @@ async def test_scenario_32_a_router_that_has_heard_nothing_recomputes() -> None:
         assert third.plan["decision"] == "PULL"
         assert owner.reads == [second.plan["turn"]]
         assert first.plan["turn"] not in owner.reads
+
+
+async def test_scenario_32_a_record_of_the_home_before_is_denied_by_its_owner() -> None:
+    """The conversation has moved to another engine, and this router has not heard of it."""
+    async with (
+        owned_world() as (world, owner),
+        another_router(world) as other,
+        FakeEngine("d2", Role.DECODE, agent_address=world.agent_address) as moved_to,
+    ):
+        owner.attach(moved_to)
+        await world.chat(**SESSION)
+        owner.publish(other.replica)
+        world.know(moved_to.engine, replace(world.decode.engine, draining=True))
+        second = await world.chat(**SESSION)
+        assert (second.plan["decode"], second.plan["decision"]) == ("d2", "PULL")
+
+        third = await other.chat(**SESSION)
+
+        assert third.status == 200
+        assert (third.plan["decode"], third.plan["decision"]) == ("d2", "RECOMPUTE")
+        assert third.plan["denial"] == "HANDLE_NOT_FOUND"
+        fourth = await other.chat(**SESSION)
+        assert fourth.plan["decision"] == "PULL"
+        assert owner.reads[-1] == third.plan["turn"]
 
 
 async def test_scenario_33_nobody_pulls_from_oneself() -> None:
