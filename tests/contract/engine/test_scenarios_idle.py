@@ -32,9 +32,9 @@ async def test_scenario_24_two_hundred_idle_conversations(cluster: Cluster) -> N
             pinned.append(await cluster.pinned())
 
     assert {reply.status for reply in replies.values()} == {200}
-    # Four that run, and as many that have ended since the agent last looked, come on top.
-    floor = 1 - DeploymentSpec.retention_budget - 2 * AT_ONCE * 21 / DeploymentSpec.blocks
-    assert max(pinned) <= 1 - floor, pinned
+    # The engine's own floor, for what ended since the agent last looked; one handle may be on its
+    # way out.
+    assert max(pinned) <= 0.85 + 21 / DeploymentSpec.blocks, pinned
     within = DeploymentSpec.retention_budget + 0.01
     await until_good(cluster.pinned, lambda share: share <= within)
 
