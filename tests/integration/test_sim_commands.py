@@ -49,10 +49,15 @@ async def test_up_prints_a_conversation_that_pulls() -> None:
         pasted = "\n".join(line for line in text.splitlines() if line.startswith("  "))
         shell = await asyncio.create_subprocess_exec("bash", "-c", pasted, stdout=PIPE, stderr=PIPE)
         answer, errors = await shell.communicate()
+        (exported,) = [line for line in text.splitlines() if line.startswith("export ")]
+        variables = dict(pair.split("=", 1) for pair in exported.split()[1:])
+        async with started("ps", **variables) as ps:
+            engines = (await ps.communicate())[0].decode()
         up.send_signal(signal.SIGINT)
         await up.wait()
 
     assert (shell.returncode, errors) == (0, b"")
     assert b"outcome=PULLED" in answer
     assert up.returncode == 128 + signal.SIGINT
+    assert engines.count("serving") == 4, engines
     assert text.count("prefill-") == text.count("decode-") >= 2

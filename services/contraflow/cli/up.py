@@ -78,6 +78,10 @@ def describe(deployment: Deployment) -> str:
         f'  NEXT=$(python3 -c \'{_NEXT}\' "$BODY" "$ANSWER")',
         '  curl -si $URL -H "$JSON" -d "$NEXT" | grep x-contraflow',
         "",
+        "For ps, sessions, handles, plan, drain and release in another shell:",
+        f"export CONTRAFLOW_DIRECTORY={deployment.addresses.directory} "
+        f"CONTRAFLOW_ROUTER={first.grpc}",
+        "",
         ABOUT_ENGINES[deployment.spec.engine],
         "Ctrl-C stops everything.",
     )
