@@ -74,7 +74,7 @@ async def run(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run]:
             decodes=4,
             routers=2,
             with_reference=True,
-            blocks=8192,
+            blocks=16384,
             dialled={name: tap.address for name, tap in taps.items()},
             log_level="debug",
         )
