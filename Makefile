@@ -30,9 +30,9 @@ demo: $(if $(filter sim,$(ENGINE)),env-services,setup) ## five turns, the table,
 	@$(BIN)/contraflow demo --engine $(ENGINE)
 
 test: setup env-next check ## everything that CI runs, the real-engine tests included
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not slow"
 
-test-full: setup env-next check ## the same with more generated examples
+test-full: setup env-next check ## the same, slow tests on real engines and more generated examples included
 	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest
 
 check: env-services env-proto ## lint, types, imports, protos, generated code, unit tests

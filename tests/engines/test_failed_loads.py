@@ -12,7 +12,7 @@ from tests.support.cluster import Cluster
 
 from contraflow.cli.deployment import Deployment, DeploymentSpec
 
-pytestmark = [pytest.mark.engines, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.engines, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -15,7 +15,7 @@ from tests.support.wait import until_good
 from contraflow.cli.deployment import Deployment, DeploymentSpec
 from contraflow.core.transfer_params import OURS
 
-pytestmark = [pytest.mark.engines, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.engines, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
