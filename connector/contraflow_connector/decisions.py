@@ -5,7 +5,8 @@ Proves before anything is pulled, retains with a proof, makes room for requests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from contraflow.core.chain import Chain, Context
@@ -70,10 +71,10 @@ class Request(Protocol):
         """Tokens of the prompt."""
 
 
-class Decisions:
+class Decisions(ABC):
     """Mixed into a scheduler half, whose state it shares. Guarded: nothing here raises.
 
-    The attributes without a value are vLLM's own; the methods that raise are for the half.
+    The attributes without a value are vLLM's own; the abstract methods are for the half.
     """
 
     engine_id: str
@@ -81,6 +82,8 @@ class Decisions:
     decoder_kv_blocks_ttl: float
     _reqs_in_batch: set[str]
     _reqs_need_send: dict[str, float]
+    _get_remote_prefill_token_count: Callable[[int], int]
+    """Of a prompt's tokens, those that decode loads from prefill."""
 
     def _prepare(
         self,
@@ -103,25 +106,21 @@ class Decisions:
         self._holds: dict[str, float] = {}  # reads that start in this step
         self._waiting: dict[str, int] = {}  # request id -> blocks; asked about in this step
 
+    @abstractmethod
     def _context(self, request: Any) -> Context | None:
         """What binds the request's tokens; None if its prompt is not made of tokens."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _found_in_cache(self, request: Any) -> int | None:
         """Prompt tokens found in the engine's own prefix cache; None if that is not known."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _free_blocks(self) -> int | None:
         """Blocks that no request holds; None if that is not known."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _may_pull(self) -> bool:
         """Whether this engine may pull retained blocks."""
-        raise NotImplementedError
-
-    def _get_remote_prefill_token_count(self, num_prompt_tokens: int) -> int:
-        """Prompt tokens that decode loads from prefill."""
-        raise NotImplementedError
 
     # Reading: what may be pulled.
 
