@@ -48,6 +48,7 @@ async def test_a_request_that_is_preempted_after_its_pull_ends_well(scarce: Clus
     cluster, salt = scarce, uuid.uuid4().hex
     prompt, grant = await granted(cluster, salt)
     preempted = await counted(cluster, "vllm:num_preemptions_total")
+    before = await cluster.counted()
     other = await running(cluster, 1100, 1000)
 
     reply = await cluster.leg(
@@ -56,6 +57,7 @@ async def test_a_request_that_is_preempted_after_its_pull_ends_well(scarce: Clus
 
     assert reply.ids == await cluster.reference(prompt, 700)
     assert (await other).status == 200
+    await until_good(cluster.counted, lambda now: now.bytes > before.bytes)
     await until_good(
         lambda: counted(cluster, "vllm:num_preemptions_total"), lambda now: now > preempted
     )
