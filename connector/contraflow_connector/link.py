@@ -16,12 +16,18 @@ import grpc
 
 from contraflow.core.errors import ContraflowError, Internal
 from contraflow.core.fleet import Engine
-from contraflow.core.handle import ClaimRequest, Handle
+from contraflow.core.handle import Claim, ClaimRequest, Handle
 from contraflow.core.transfer_params import HOLD_UNTIL, Params
 from contraflow.v1 import engine_link_service_pb2 as pb
 from contraflow.v1 import handle_pb2
 from contraflow.v1.engine_link_service_pb2_grpc import EngineLinkServiceStub
-from contraflow.wire.convert import engine_to_proto, handle_to_proto, proof_to_proto, seconds
+from contraflow.wire.convert import (
+    duration,
+    engine_to_proto,
+    handle_to_proto,
+    proof_to_proto,
+    seconds,
+)
 from contraflow.wire.errors import reason_to_proto
 from contraflow.wire.params import params_to_proto
 from contraflow_connector.guard import log
@@ -197,15 +203,18 @@ class Link:
             return pb.AcquireResult(call_id=order.call_id, denial=_denial(error))
 
     def _grant(self, handle: Handle) -> pb.Grant:
+        claim = live_claim(handle)
         try:
+            now = self._retained.clock()
             return pb.Grant(
                 handle=self._describe(handle),
                 transfer_params=params_to_proto(self._offer(handle)),
                 proof=proof_to_proto(handle.proof),
+                start_by=duration(claim.start_by - now),
+                hold_until=duration(claim.hold_until - now),
             )
         except Exception:
-            if handle.claim is not None:  # Nobody was told of it, so nobody reads.
-                self._retained.return_claim(handle.claim.claim_id)
+            self._retained.return_claim(claim.claim_id)  # nobody was told of it: nobody reads
             raise
 
     def _return(self, order: pb.ReturnOrder) -> pb.ReturnResult:
@@ -223,16 +232,22 @@ def _denial(error: Exception) -> pb.Denial:
     return pb.Denial(reason=reason_to_proto(error.reason), message=str(error))
 
 
+def live_claim(handle: Handle) -> Claim:
+    """The claim on a handle. Raises Internal if there is none."""
+    if handle.claim is None:
+        raise Internal("parameters are handed out for claims only")
+    return handle.claim
+
+
 def claimed_params(handle: Handle, margin: float) -> Params:
     """The parameters of a claimed handle: its reader refuses to start after ``start_by``, and
     fails a read that has not ended by ``hold_until``.
 
     ``margin``: seconds before the expiry from which on vLLM declines a read.
     """
-    if handle.claim is None:
-        raise Internal("parameters are handed out for claims only")
+    claim = live_claim(handle)
     return {
         **handle.params,
-        "remote_blocks_expiry_time": handle.claim.start_by + margin,
-        HOLD_UNTIL: handle.claim.hold_until,
+        "remote_blocks_expiry_time": claim.start_by + margin,
+        HOLD_UNTIL: claim.hold_until,
     }

@@ -18,7 +18,13 @@ from contraflow.runtime.grpc_errors import from_rpc_error
 from contraflow.v1 import engine_link_service_pb2 as pb
 from contraflow.v1 import handle_pb2
 from contraflow.v1.engine_link_service_pb2_grpc import EngineLinkServiceStub
-from contraflow.wire.convert import engine_to_proto, handle_to_proto, proof_to_proto, seconds
+from contraflow.wire.convert import (
+    duration,
+    engine_to_proto,
+    handle_to_proto,
+    proof_to_proto,
+    seconds,
+)
 from contraflow.wire.errors import reason_to_proto
 from contraflow.wire.params import params_to_proto
 
@@ -244,6 +250,9 @@ class FakeEngineLink:
         result.grant.handle.CopyFrom(self._described(handle))
         result.grant.transfer_params.CopyFrom(params_to_proto(handle.params))
         result.grant.proof.CopyFrom(proof_to_proto(handle.proof))
+        if claim := handle.claim:
+            result.grant.start_by.CopyFrom(duration(claim.start_by - now))
+            result.grant.hold_until.CopyFrom(duration(claim.hold_until - now))
         return result, [handle]
 
     def _described(self, handle: Handle) -> handle_pb2.Handle:

@@ -17,6 +17,7 @@ from contraflow.agent.codec import (
     Introduction,
     acquire_order,
     denial_error,
+    grant_from_proto,
     handle_from_proto,
     release_order,
     renew_order,
@@ -125,13 +126,14 @@ class Attachment:
         Whoever leaves before the answer, by timeout or cancellation, leaves the claim to be
         given back.
         """
-        record = self._claims.open(request, self._clock.now())
+        sent_at = self._clock.now()
+        record = self._claims.open(request, sent_at)
         record.waiting += 1
         try:
             reply = self._live_link().call(lambda call_id: acquire_order(call_id, request))
             record.in_flight += 1
             reply.add_done_callback(partial(self._acquired, record))
-            granted = self._granted(await _within(timeout, reply, link_pb.AcquireResult), record)
+            granted = self._granted(await _within(timeout, reply, link_pb.AcquireResult), sent_at)
             record.delivered = True
             return granted
         finally:
@@ -230,23 +232,15 @@ class Attachment:
         for handle in handles:
             self._observe_handle(replace(handle, state=State.LOST, claim_id=""))
 
-    def _granted(self, result: link_pb.AcquireResult, record: ClaimRecord) -> Granted:
+    def _granted(self, result: link_pb.AcquireResult, sent_at: float) -> Granted:
         if result.HasField("denial"):
             raise denial_error(result.denial)
         now = self._clock.now()
-        handle = handle_from_proto(result.grant.handle, now)
-        if handle is None:
-            raise Internal("the engine's grant names no handle")
-        if record.start_left(now) <= 0:
+        granted = grant_from_proto(result.grant, sent_at, now)
+        if granted.start_by <= 0:
             raise EngineUnresponsive("the engine answered when the claim was over")
-        self._update(handle)
-        return Granted(
-            handle,
-            result.grant.transfer_params,
-            result.grant.proof,
-            start_by=record.start_left(now),
-            hold_until=record.hold_left(now),
-        )
+        self._update(granted.handle)
+        return granted
 
     def _acquired(self, record: ClaimRecord, reply: Reply) -> None:
         # Runs before whoever awaits the reply: it was added first.

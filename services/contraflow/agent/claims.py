@@ -1,4 +1,4 @@
-"""What the agent remembers of claims: since when they count, and who still wants them.
+"""What the agent remembers of claims: who still wants them.
 
 Pure. A grant that nobody is left to take is given back, for no byte of a prefill can have
 been sent for it. One that was handed to a router is never given back on our own account.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from contraflow.core.errors import HandleClaimed
 from contraflow.core.handle import ClaimRequest
 
 _KEPT_AFTER_HOLD = 60.0  # seconds; an engine may be late in ending a claim
@@ -17,26 +16,16 @@ _KEPT_AFTER_HOLD = 60.0  # seconds; an engine may be late in ending a claim
 
 @dataclass(slots=True, eq=False)
 class ClaimRecord:
-    """One claim id at one engine. ``sent_at`` is before the engine's clock of the claim runs."""
+    """One claim id at one engine. ``over_at``: it has ended there, whatever was heard."""
 
     claim_id: str
-    sent_at: float
-    start_by: float
-    max_read: float
+    over_at: float
     waiting: int = 0
     in_flight: int = 0
     possible: bool = False
     """The engine may hold the claim: it said so, or its answer was lost."""
     delivered: bool = False
     """A router was given the grant, and may be reading."""
-
-    def start_left(self, now: float) -> float:
-        """Seconds within which a read must start. Never more than the engine would say."""
-        return self.sent_at + self.start_by - now
-
-    def hold_left(self, now: float) -> float:
-        """Seconds within which it must have ended."""
-        return self.start_left(now) + self.max_read
 
     @property
     def abandoned(self) -> bool:
@@ -55,17 +44,16 @@ class ClaimBook:
         return len(self._records) + len(self._foreign)
 
     def open(self, request: ClaimRequest, now: float) -> ClaimRecord:
-        """The record of a claim that is about to be asked for, perhaps once more.
-
-        Raises HandleClaimed for a claim made through an earlier agent process: how much of
-        its time is left is not known here.
-        """
+        """The record of a claim that is about to be asked for, perhaps once more."""
         self._forget_old(now)
-        if request.claim_id in self._foreign:
-            raise HandleClaimed("the claim was made before this agent started")
         record = self._records.get(request.claim_id)
         if record is None:
-            record = ClaimRecord(request.claim_id, now, request.start_by, request.max_read)
+            # An earlier agent process may have handed a claim of its time to a router.
+            record = ClaimRecord(
+                request.claim_id,
+                over_at=now + request.start_by + request.max_read,
+                delivered=request.claim_id in self._foreign,
+            )
             self._records[request.claim_id] = record
         return record
 
@@ -103,6 +91,6 @@ class ClaimBook:
     def _forget_old(self, now: float) -> None:
         while self._records:
             oldest = next(iter(self._records.values()))  # they are in order of their sending
-            if oldest.hold_left(now) + _KEPT_AFTER_HOLD > 0:
+            if oldest.over_at + _KEPT_AFTER_HOLD > now:
                 return
             del self._records[oldest.claim_id]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from contraflow.agent.mirror import MirroredHandle
-from contraflow.core.errors import ContraflowError, InvalidArgument
+from contraflow.core.errors import ContraflowError, Internal, InvalidArgument
 from contraflow.core.fleet import Engine
 from contraflow.core.handle import ClaimRequest
 from contraflow.core.session import is_session_key
@@ -77,6 +77,23 @@ def handle_from_proto(message: handle_pb2.Handle, now: float) -> MirroredHandle 
         message_digest=message.message_digest,
         turn_id=message.turn_id,
         claim_id=message.claim_id,
+    )
+
+
+def grant_from_proto(grant: link_pb.Grant, sent_at: float, now: float) -> Granted:
+    """What an engine granted to an order that was sent at ``sent_at``. Raises Internal."""
+    handle = handle_from_proto(grant.handle, now)
+    if handle is None:
+        raise Internal("the engine's grant names no handle")
+    # The engine said what is left after it had heard the order: counted from before, the spans
+    # never reach beyond its own.
+    waited = now - sent_at
+    return Granted(
+        handle,
+        grant.transfer_params,
+        grant.proof,
+        start_by=seconds(grant.start_by) - waited,
+        hold_until=seconds(grant.hold_until) - waited,
     )
 
 

@@ -29,7 +29,7 @@ from contraflow.v1 import transfer_params_pb2 as contraflow_dot_v1_dot_transfer_
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'contraflow/v1/engine_link_service.proto\x12\rcontraflow.v1\x1a\x1a\x63ontraflow/v1/engine.proto\x1a\x1a\x63ontraflow/v1/errors.proto\x1a\x1a\x63ontraflow/v1/handle.proto\x1a#contraflow/v1/transfer_params.proto\x1a\x1egoogle/protobuf/duration.proto\"\x83\x03\n\rAttachRequest\x12%\n\x05hello\x18\x01 \x01(\x0b\x32\x14.contraflow.v1.HelloH\x00\x12\x34\n\rhandle_update\x18\x02 \x01(\x0b\x32\x1b.contraflow.v1.HandleUpdateH\x00\x12\x36\n\x0e\x61\x63quire_result\x18\x03 \x01(\x0b\x32\x1c.contraflow.v1.AcquireResultH\x00\x12\x34\n\rreturn_result\x18\x04 \x01(\x0b\x32\x1b.contraflow.v1.ReturnResultH\x00\x12\x36\n\x0erelease_result\x18\x05 \x01(\x0b\x32\x1c.contraflow.v1.ReleaseResultH\x00\x12\x30\n\x0bpull_report\x18\x06 \x01(\x0b\x32\x19.contraflow.v1.PullReportH\x00\x12\x32\n\x0crenew_result\x18\x07 \x01(\x0b\x32\x1a.contraflow.v1.RenewResultH\x00\x42\t\n\x07message\"\xf7\x01\n\x0e\x41ttachResponse\x12)\n\x07welcome\x18\x01 \x01(\x0b\x32\x16.contraflow.v1.WelcomeH\x00\x12)\n\x07\x61\x63quire\x18\x02 \x01(\x0b\x32\x16.contraflow.v1.AcquireH\x00\x12\x32\n\x0creturn_order\x18\x03 \x01(\x0b\x32\x1a.contraflow.v1.ReturnOrderH\x00\x12)\n\x07release\x18\x04 \x01(\x0b\x32\x16.contraflow.v1.ReleaseH\x00\x12%\n\x05renew\x18\x05 \x01(\x0b\x32\x14.contraflow.v1.RenewH\x00\x42\t\n\x07message\"V\n\x05Hello\x12%\n\x06\x65ngine\x18\x01 \x01(\x0b\x32\x15.contraflow.v1.Engine\x12&\n\x07handles\x18\x02 \x03(\x0b\x32\x15.contraflow.v1.Handle\"\x1f\n\x07Welcome\x12\x14\n\x0c\x61ttach_epoch\x18\x01 \x01(\x04\"5\n\x0cHandleUpdate\x12%\n\x06handle\x18\x01 \x01(\x0b\x32\x15.contraflow.v1.Handle\"\xf9\x01\n\x07\x41\x63quire\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x10\n\x08\x63laim_id\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x13\n\x0bsession_key\x18\x04 \x01(\t\x12\x17\n\x0fmessage_digests\x18\x05 \x03(\t\x12\x16\n\x0ehint_handle_id\x18\x06 \x01(\t\x12+\n\x08start_by\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08max_read\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1b\n\x13produced_by_turn_id\x18\t \x01(\t\"\x90\x01\n\x05Grant\x12%\n\x06handle\x18\x01 \x01(\x0b\x32\x15.contraflow.v1.Handle\x12\x36\n\x0ftransfer_params\x18\x02 \x01(\x0b\x32\x1d.contraflow.v1.TransferParams\x12(\n\x05proof\x18\x03 \x01(\x0b\x32\x19.contraflow.v1.TokenProof\"E\n\x06\x44\x65nial\x12*\n\x06reason\x18\x01 \x01(\x0e\x32\x1a.contraflow.v1.ErrorReason\x12\x0f\n\x07message\x18\x02 \x01(\t\"{\n\rAcquireResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12%\n\x05grant\x18\x02 \x01(\x0b\x32\x14.contraflow.v1.GrantH\x00\x12\'\n\x06\x64\x65nial\x18\x03 \x01(\x0b\x32\x15.contraflow.v1.DenialH\x00\x42\t\n\x07outcome\"0\n\x0bReturnOrder\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x10\n\x08\x63laim_id\x18\x02 \x01(\t\"F\n\x0cReturnResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12%\n\x06\x64\x65nial\x18\x02 \x01(\x0b\x32\x15.contraflow.v1.Denial\".\n\x07Release\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x12\n\nhandle_ids\x18\x02 \x03(\t\"4\n\rReleaseResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x12\n\nhandle_ids\x18\x02 \x03(\t\"T\n\x05Renew\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x12\n\nhandle_ids\x18\x02 \x03(\t\x12&\n\x03ttl\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"2\n\x0bRenewResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x12\n\nhandle_ids\x18\x02 \x03(\t2^\n\x11\x45ngineLinkService\x12I\n\x06\x41ttach\x12\x1c.contraflow.v1.AttachRequest\x1a\x1d.contraflow.v1.AttachResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'contraflow/v1/engine_link_service.proto\x12\rcontraflow.v1\x1a\x1a\x63ontraflow/v1/engine.proto\x1a\x1a\x63ontraflow/v1/errors.proto\x1a\x1a\x63ontraflow/v1/handle.proto\x1a#contraflow/v1/transfer_params.proto\x1a\x1egoogle/protobuf/duration.proto\"\x83\x03\n\rAttachRequest\x12%\n\x05hello\x18\x01 \x01(\x0b\x32\x14.contraflow.v1.HelloH\x00\x12\x34\n\rhandle_update\x18\x02 \x01(\x0b\x32\x1b.contraflow.v1.HandleUpdateH\x00\x12\x36\n\x0e\x61\x63quire_result\x18\x03 \x01(\x0b\x32\x1c.contraflow.v1.AcquireResultH\x00\x12\x34\n\rreturn_result\x18\x04 \x01(\x0b\x32\x1b.contraflow.v1.ReturnResultH\x00\x12\x36\n\x0erelease_result\x18\x05 \x01(\x0b\x32\x1c.contraflow.v1.ReleaseResultH\x00\x12\x30\n\x0bpull_report\x18\x06 \x01(\x0b\x32\x19.contraflow.v1.PullReportH\x00\x12\x32\n\x0crenew_result\x18\x07 \x01(\x0b\x32\x1a.contraflow.v1.RenewResultH\x00\x42\t\n\x07message\"\xf7\x01\n\x0e\x41ttachResponse\x12)\n\x07welcome\x18\x01 \x01(\x0b\x32\x16.contraflow.v1.WelcomeH\x00\x12)\n\x07\x61\x63quire\x18\x02 \x01(\x0b\x32\x16.contraflow.v1.AcquireH\x00\x12\x32\n\x0creturn_order\x18\x03 \x01(\x0b\x32\x1a.contraflow.v1.ReturnOrderH\x00\x12)\n\x07release\x18\x04 \x01(\x0b\x32\x16.contraflow.v1.ReleaseH\x00\x12%\n\x05renew\x18\x05 \x01(\x0b\x32\x14.contraflow.v1.RenewH\x00\x42\t\n\x07message\"V\n\x05Hello\x12%\n\x06\x65ngine\x18\x01 \x01(\x0b\x32\x15.contraflow.v1.Engine\x12&\n\x07handles\x18\x02 \x03(\x0b\x32\x15.contraflow.v1.Handle\"\x1f\n\x07Welcome\x12\x14\n\x0c\x61ttach_epoch\x18\x01 \x01(\x04\"5\n\x0cHandleUpdate\x12%\n\x06handle\x18\x01 \x01(\x0b\x32\x15.contraflow.v1.Handle\"\xf9\x01\n\x07\x41\x63quire\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x10\n\x08\x63laim_id\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x13\n\x0bsession_key\x18\x04 \x01(\t\x12\x17\n\x0fmessage_digests\x18\x05 \x03(\t\x12\x16\n\x0ehint_handle_id\x18\x06 \x01(\t\x12+\n\x08start_by\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08max_read\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1b\n\x13produced_by_turn_id\x18\t \x01(\t\"\xec\x01\n\x05Grant\x12%\n\x06handle\x18\x01 \x01(\x0b\x32\x15.contraflow.v1.Handle\x12\x36\n\x0ftransfer_params\x18\x02 \x01(\x0b\x32\x1d.contraflow.v1.TransferParams\x12(\n\x05proof\x18\x03 \x01(\x0b\x32\x19.contraflow.v1.TokenProof\x12+\n\x08start_by\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\nhold_until\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"E\n\x06\x44\x65nial\x12*\n\x06reason\x18\x01 \x01(\x0e\x32\x1a.contraflow.v1.ErrorReason\x12\x0f\n\x07message\x18\x02 \x01(\t\"{\n\rAcquireResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12%\n\x05grant\x18\x02 \x01(\x0b\x32\x14.contraflow.v1.GrantH\x00\x12\'\n\x06\x64\x65nial\x18\x03 \x01(\x0b\x32\x15.contraflow.v1.DenialH\x00\x42\t\n\x07outcome\"0\n\x0bReturnOrder\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x10\n\x08\x63laim_id\x18\x02 \x01(\t\"F\n\x0cReturnResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12%\n\x06\x64\x65nial\x18\x02 \x01(\x0b\x32\x15.contraflow.v1.Denial\".\n\x07Release\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x12\n\nhandle_ids\x18\x02 \x03(\t\"4\n\rReleaseResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x12\n\nhandle_ids\x18\x02 \x03(\t\"T\n\x05Renew\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x12\n\nhandle_ids\x18\x02 \x03(\t\x12&\n\x03ttl\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"2\n\x0bRenewResult\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x12\n\nhandle_ids\x18\x02 \x03(\t2^\n\x11\x45ngineLinkService\x12I\n\x06\x41ttach\x12\x1c.contraflow.v1.AttachRequest\x1a\x1d.contraflow.v1.AttachResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -49,23 +49,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ACQUIRE']._serialized_start=1028
   _globals['_ACQUIRE']._serialized_end=1277
   _globals['_GRANT']._serialized_start=1280
-  _globals['_GRANT']._serialized_end=1424
-  _globals['_DENIAL']._serialized_start=1426
-  _globals['_DENIAL']._serialized_end=1495
-  _globals['_ACQUIRERESULT']._serialized_start=1497
-  _globals['_ACQUIRERESULT']._serialized_end=1620
-  _globals['_RETURNORDER']._serialized_start=1622
-  _globals['_RETURNORDER']._serialized_end=1670
-  _globals['_RETURNRESULT']._serialized_start=1672
-  _globals['_RETURNRESULT']._serialized_end=1742
-  _globals['_RELEASE']._serialized_start=1744
-  _globals['_RELEASE']._serialized_end=1790
-  _globals['_RELEASERESULT']._serialized_start=1792
-  _globals['_RELEASERESULT']._serialized_end=1844
-  _globals['_RENEW']._serialized_start=1846
-  _globals['_RENEW']._serialized_end=1930
-  _globals['_RENEWRESULT']._serialized_start=1932
-  _globals['_RENEWRESULT']._serialized_end=1982
-  _globals['_ENGINELINKSERVICE']._serialized_start=1984
-  _globals['_ENGINELINKSERVICE']._serialized_end=2078
+  _globals['_GRANT']._serialized_end=1516
+  _globals['_DENIAL']._serialized_start=1518
+  _globals['_DENIAL']._serialized_end=1587
+  _globals['_ACQUIRERESULT']._serialized_start=1589
+  _globals['_ACQUIRERESULT']._serialized_end=1712
+  _globals['_RETURNORDER']._serialized_start=1714
+  _globals['_RETURNORDER']._serialized_end=1762
+  _globals['_RETURNRESULT']._serialized_start=1764
+  _globals['_RETURNRESULT']._serialized_end=1834
+  _globals['_RELEASE']._serialized_start=1836
+  _globals['_RELEASE']._serialized_end=1882
+  _globals['_RELEASERESULT']._serialized_start=1884
+  _globals['_RELEASERESULT']._serialized_end=1936
+  _globals['_RENEW']._serialized_start=1938
+  _globals['_RENEW']._serialized_end=2022
+  _globals['_RENEWRESULT']._serialized_start=2024
+  _globals['_RENEWRESULT']._serialized_end=2074
+  _globals['_ENGINELINKSERVICE']._serialized_start=2076
+  _globals['_ENGINELINKSERVICE']._serialized_end=2170
 # @@protoc_insertion_point(module_scope)

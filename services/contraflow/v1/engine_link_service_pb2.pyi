@@ -88,14 +88,18 @@ class Acquire(_message.Message):
     def __init__(self, call_id: _Optional[int] = ..., claim_id: _Optional[str] = ..., tenant: _Optional[str] = ..., session_key: _Optional[str] = ..., message_digests: _Optional[_Iterable[str]] = ..., hint_handle_id: _Optional[str] = ..., start_by: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_read: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., produced_by_turn_id: _Optional[str] = ...) -> None: ...
 
 class Grant(_message.Message):
-    __slots__ = ("handle", "transfer_params", "proof")
+    __slots__ = ("handle", "transfer_params", "proof", "start_by", "hold_until")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_PARAMS_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
+    START_BY_FIELD_NUMBER: _ClassVar[int]
+    HOLD_UNTIL_FIELD_NUMBER: _ClassVar[int]
     handle: _handle_pb2.Handle
     transfer_params: _transfer_params_pb2.TransferParams
     proof: _handle_pb2.TokenProof
-    def __init__(self, handle: _Optional[_Union[_handle_pb2.Handle, _Mapping]] = ..., transfer_params: _Optional[_Union[_transfer_params_pb2.TransferParams, _Mapping]] = ..., proof: _Optional[_Union[_handle_pb2.TokenProof, _Mapping]] = ...) -> None: ...
+    start_by: _duration_pb2.Duration
+    hold_until: _duration_pb2.Duration
+    def __init__(self, handle: _Optional[_Union[_handle_pb2.Handle, _Mapping]] = ..., transfer_params: _Optional[_Union[_transfer_params_pb2.TransferParams, _Mapping]] = ..., proof: _Optional[_Union[_handle_pb2.TokenProof, _Mapping]] = ..., start_by: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., hold_until: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Denial(_message.Message):
     __slots__ = ("reason", "message")

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import pytest
-from google.protobuf.duration_pb2 import Duration
 from tests.support.clock import ManualClock
 from tests.support.fake_engine_link import engine
 
@@ -24,6 +23,7 @@ from contraflow.core.errors import (
 from contraflow.core.handle import ClaimRequest, State
 from contraflow.v1 import engine_link_service_pb2 as pb
 from contraflow.v1 import errors_pb2, handle_pb2
+from contraflow.wire.convert import duration
 
 REQUEST = ClaimRequest("c1", "acme", "key", start_by=60.0, max_read=10.0)
 CLAIMED = handle_pb2.Handle(
@@ -31,7 +31,7 @@ CLAIMED = handle_pb2.Handle(
     engine_id="decode-1",
     state=handle_pb2.HANDLE_STATE_CLAIMED,
     claim_id="c1",
-    ttl=Duration(seconds=480),
+    ttl=duration(480),
 )
 
 
@@ -62,8 +62,10 @@ class World:
         order = await anext(self.orders)
         return await anext(self.orders) if order.HasField("welcome") else order
 
-    def grant(self, order: pb.AttachResponse) -> None:
-        grant = pb.Grant(handle=CLAIMED)
+    def grant(self, order: pb.AttachResponse, start_by: float = 60.0) -> None:
+        grant = pb.Grant(
+            handle=CLAIMED, start_by=duration(start_by), hold_until=duration(start_by + 10)
+        )
         result = pb.AcquireResult(call_id=order.acquire.call_id, grant=grant)
         self.requests.put_nowait(pb.AttachRequest(acquire_result=result))
 
@@ -139,6 +141,20 @@ async def test_time_that_the_answer_took_is_not_promised() -> None:
     assert (granted.start_by, granted.hold_until) == (53.0, 63.0)
 
 
+async def test_a_repeated_grant_has_the_time_that_the_engine_says_is_left() -> None:
+    world = World()
+    call = world.ask()
+    world.grant(await world.order())
+    await call
+    world.clock.advance(30.0)
+    repeated = world.ask()
+    order = await world.order()
+    world.clock.advance(1.0)
+    world.grant(order, start_by=30.0)
+    granted = await repeated
+    assert (granted.start_by, granted.hold_until) == (29.0, 39.0)
+
+
 async def test_a_grant_that_comes_when_its_time_is_over_is_given_back() -> None:
     world = World()
     call = world.ask()
@@ -185,7 +201,7 @@ def update(state: State, claim_id: str = "", ttl: int = 480) -> pb.HandleUpdate:
         engine_id=CLAIMED.engine_id,
         state=f"HANDLE_STATE_{state}",
         claim_id=claim_id,
-        ttl=Duration(seconds=ttl),
+        ttl=duration(ttl),
     )
     return pb.HandleUpdate(handle=handle)
 
@@ -250,7 +266,7 @@ def named(name: str, state: State, session: str = "s", ttl: int = 480) -> pb.Han
         engine_id="decode-1",
         session_key=session,
         state=f"HANDLE_STATE_{state}",
-        ttl=Duration(seconds=ttl),
+        ttl=duration(ttl),
     )
     return pb.HandleUpdate(handle=handle)
 

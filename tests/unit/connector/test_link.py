@@ -118,6 +118,7 @@ def test_a_claim_is_granted_returned_and_granted_to_the_next(
     result = stream.hear("acquire_result")
     assert (result.call_id, result.grant.handle.handle_id) == (7, "e/r")
     assert proof_from_proto(result.grant.proof) == handle.proof
+    assert (result.grant.start_by, result.grant.hold_until) == (duration(60), duration(70))
     assert params_from_proto(result.grant.transfer_params) == {
         **handle.params,
         "remote_blocks_expiry_time": 1060.0 + MARGIN,
