@@ -96,6 +96,11 @@ class EngineScript:
     message: Json = field(default_factory=lambda: {"role": "assistant", "content": "to be"})
 
 
+async def hang(received: Received) -> None:
+    """A hook that never returns: the request goes no further, and ends by being left."""
+    await asyncio.Event().wait()
+
+
 class FakeEngine:
     """One engine on a port of its own. ``async with`` runs it."""
 
