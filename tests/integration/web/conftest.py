@@ -62,15 +62,20 @@ async def dial() -> AsyncIterator[Dial]:
 
 @pytest.fixture
 async def upstream() -> AsyncIterator[Upstream]:
-    """Upstreams that follow a script, one call of it per connection."""
+    """Upstreams that follow a script, one call of it per connection; what a script asserts
+    counts."""
     servers: list[asyncio.Server] = []
     wires: list[Wire] = []
+    failures: list[AssertionError] = []
 
     async def start(script: Script) -> Origin:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             wire = Wire(reader, writer)
             wires.append(wire)
-            await script(wire)
+            try:
+                await script(wire)
+            except AssertionError as failure:
+                failures.append(failure)
 
         server = await asyncio.start_server(accept, "127.0.0.1", 0)
         servers.append(server)
@@ -81,6 +86,7 @@ async def upstream() -> AsyncIterator[Upstream]:
         wire.abort()
     for server in servers:
         server.close()
+    assert not failures
 
 
 @pytest.fixture
