@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -22,7 +24,8 @@ Handler = Callable[[Any, Context], Any]
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
     """A domain error becomes its status and details; anything else INTERNAL with a request
-    id, under which the cause is logged. Cancellation and ``context.abort`` pass."""
+    id, under which the cause is logged. Cancellation and ``context.abort`` pass. An error that
+    the caller did not wait for is a line in the log, and the call counts as cancelled."""
 
     def __init__(self, new_request_id: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
         self._new_request_id = new_request_id
@@ -77,11 +80,23 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             log.error("request_failed", method=method, request_id=request_id, exc_info=error)
             error = Internal("internal error", request_id=request_id)
         status = to_status(error)
-        await context.abort(
-            STATUS_CODES[error.reason],
-            status.message,
-            ((DETAILS_KEY, status.SerializeToString()),),
-        )
+        try:
+            await context.abort(
+                STATUS_CODES[error.reason],
+                status.message,
+                ((DETAILS_KEY, status.SerializeToString()),),
+            )
+        except grpc.aio.InternalError:
+            log.info("caller_left", method=method, reason=error.reason, error=status.message)
+            raise asyncio.CancelledError from None
+
+
+def without_trace(record: logging.LogRecord) -> bool:
+    """A filter for gRPC's own logger: an answer that can not be sent any more, because its
+    caller left in that moment, is nothing to show a stack for."""
+    if record.exc_info and isinstance(record.exc_info[1], grpc.aio.InternalError):
+        record.exc_info = None
+    return True
 
 
 def _kind(handler: grpc.RpcMethodHandler[Any, Any]) -> str:

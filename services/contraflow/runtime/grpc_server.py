@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -20,13 +21,14 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 import contraflow
 from contraflow.runtime.address import Address
 from contraflow.runtime.config import ConfigError, PortInUse
-from contraflow.runtime.grpc_interceptor import Context, ErrorInterceptor
+from contraflow.runtime.grpc_interceptor import Context, ErrorInterceptor, without_trace
 from contraflow.v1 import server_info_service_pb2 as info_pb2
 from contraflow.v1 import server_info_service_pb2_grpc as info_pb2_grpc
 
 ServicerT = TypeVar("ServicerT")
 
 _INFO_SERVICE = "contraflow.v1.ServerInfoService"
+_GRPC_LOGGER = "grpc._cython.cygrpc"
 _REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
 
 
@@ -77,6 +79,7 @@ class GrpcServer:
         self, component: str, limits: Limits, features: Sequence[str] = (),
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:  # fmt: skip
+        logging.getLogger(_GRPC_LOGGER).addFilter(without_trace)
         self._server = grpc.aio.server(
             interceptors=[ErrorInterceptor(), *interceptors],
             options=[
