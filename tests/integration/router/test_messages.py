@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -26,12 +25,6 @@ pytestmark = pytest.mark.integration
 
 PATH = "/v1/messages"
 KEY = session_key(SECRET, "default", SESSION["session_id"])
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with router_world() as world:
-        yield world
 
 
 async def ask(world: World, **fields: Any) -> Answer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -24,18 +23,6 @@ pytestmark = pytest.mark.integration
 
 Code = grpc.StatusCode
 MESSAGES = "/v1/messages"
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with router_world() as world:
-        yield world
-
-
-@pytest.fixture
-async def stub(world: World) -> AsyncIterator[RouterServiceAsyncStub]:
-    async with router_stub(world) as stub:
-        yield stub
 
 
 def raw(body: Any, path: str = "", **fields: Any) -> pb.GenerateRequest:

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.router_world import SESSION, World, router_world
+from tests.support.router_world import SESSION, World
 
 from contraflow.core.errors import InvalidArgument, NoEligibleEngine
 from contraflow.v1 import router_service_pb2 as pb
 
 pytestmark = pytest.mark.integration
 CHAT = "/v1/chat/completions"
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with router_world() as world:
-        yield world
 
 
 async def call(world: World, method: str, path: str, **kwargs: Any) -> tuple[int, Any, Any]:

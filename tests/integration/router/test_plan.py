@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,18 +28,6 @@ pytestmark = pytest.mark.integration
 ID = SESSION["session_id"]
 KEY = session_key(SECRET, "default", ID)
 HI = [{"role": "user", "content": "hi"}]
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with router_world() as world:
-        yield world
-
-
-@pytest.fixture
-async def stub(world: World) -> AsyncIterator[RouterServiceAsyncStub]:
-    async with router_stub(world) as stub:
-        yield stub
 
 
 async def plan(stub: RouterServiceAsyncStub, **fields: Any) -> pb.PlanTurnResponse:
