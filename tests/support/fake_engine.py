@@ -74,6 +74,12 @@ class Received:
         params: Json = self.body["kv_transfer_params"]
         return params
 
+    @property
+    def ours(self) -> Json:
+        """Of these, what the router has added for our connector."""
+        ours: Json = self.params["contraflow"]
+        return ours
+
 
 @dataclass(slots=True)
 class EngineScript:

@@ -33,6 +33,7 @@ from tests.support.fake_engine import FakeEngine
 
 SECRET = b"0123456789abcdef"
 SESSION = {"session_id": "conversation-1"}
+KEY = session_key(SECRET, "default", SESSION["session_id"])
 HANDLE_PARAMS: dict[str, Any] = {
     "do_remote_prefill": False,
     "do_remote_decode": True,

@@ -10,7 +10,7 @@ import pytest
 from tests.support.fake_engine import MESSAGES_STREAM, Received
 from tests.support.router_world import (
     HANDLE_PARAMS,
-    SECRET,
+    KEY,
     SESSION,
     Answer,
     World,
@@ -19,12 +19,9 @@ from tests.support.router_world import (
 )
 from tests.support.wait import until
 
-from contraflow.core.session import session_key
-
 pytestmark = pytest.mark.integration
 
 PATH = "/v1/messages"
-KEY = session_key(SECRET, "default", SESSION["session_id"])
 
 
 async def ask(world: World, **fields: Any) -> Answer:

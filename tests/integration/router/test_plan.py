@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.fake_engine import Received
 from tests.support.router_stub import chat, read, router_stub
-from tests.support.router_world import SECRET, SESSION, World, config_of, router_world
+from tests.support.router_world import KEY, SECRET, SESSION, World, config_of, router_world
 from tests.support.wait import until
 
 from contraflow.core.cost import PROFILES
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 ID = SESSION["session_id"]
-KEY = session_key(SECRET, "default", ID)
 HI = [{"role": "user", "content": "hi"}]
 
 

@@ -67,7 +67,7 @@ def sent(received: Received) -> dict[str, Any]:
 
 
 def claimed(received: Received) -> bool:
-    return "claim_id" in received.params["contraflow"]
+    return "claim_id" in received.ours
 
 
 @contextmanager
