@@ -10,6 +10,7 @@ import pytest
 from tests.support.directory_content import DirectoryContent, directory_at, free_address
 from tests.support.fake_engine_link import FakeEngineLink, HealthEndpoint, engine, session_key
 from tests.support.running_agent import RunningAgent, denied, eventually, running_agent
+from tests.support.wait import until
 
 from contraflow.agent.feed import HandleFeed
 from contraflow.core.errors import Reason
@@ -205,6 +206,22 @@ async def test_a_drain_reaches_the_directory_and_lasts_as_long_as_the_incarnatio
                 assert await denied(drain(agent, "old")) is Reason.ENGINE_INCARNATION_STALE
                 assert await denied(drain(agent, "never")) is Reason.ENGINE_NOT_ATTACHED
                 assert await denied(drain(agent, "")) is Reason.INVALID_ARGUMENT
+
+
+async def test_a_drain_that_releases_frees_all_that_nobody_has_claimed() -> None:
+    decode = FakeEngineLink(engine("decode-1"))
+    free, claimed = decode.retain("free"), decode.retain("claimed")
+    async with running_agent() as agent, decode.attached(agent.link):
+        await agent.acquire("c1", "claimed")
+        request = pb.DrainEngineRequest(engine_id="decode-1", draining=True, release_handles=True)
+        response = await agent.stub.DrainEngine(request, timeout=30.0)
+        assert response.engine.draining
+        assert decode.state_of(free) is None
+        assert decode.state_of(claimed) is State.CLAIMED
+        late = decode.retain("late")
+        await until(lambda: decode.state_of(late) is None, "it is freed as its turn ends")
+        request.draining = False
+        assert await denied(agent.stub.DrainEngine(request)) is Reason.INVALID_ARGUMENT
 
 
 async def test_an_agent_that_starts_again_goes_on_draining() -> None:

@@ -38,12 +38,13 @@ policies = st.builds(
 
 
 def naive(
-    handles: list[Tenure], policy: Policy, num_blocks: int, draining: bool
+    handles: list[Tenure], policy: Policy, num_blocks: int, draining: bool, emptying: bool
 ) -> tuple[list[str], list[str]]:
     """Takes one handle at a time, and looks at everything anew."""
     left = list(handles)
     released: list[str] = []
-    while sum(one.num_blocks for one in left) > int(num_blocks * policy.budget_share):
+    budget = 0 if emptying else int(num_blocks * policy.budget_share)
+    while sum(one.num_blocks for one in left) > budget:
         unclaimed = [one for one in left if not one.claimed]
         if not unclaimed:
             return released, []
@@ -61,12 +62,14 @@ def naive(
     return released, renewed
 
 
-@given(tenures(), policies, st.integers(1, 400), st.booleans())
+@given(tenures(), policies, st.integers(1, 400), st.booleans(), st.booleans())
 def test_it_decides_as_the_naive_model_does(
-    handles: list[Tenure], policy: Policy, num_blocks: int, draining: bool
+    handles: list[Tenure], policy: Policy, num_blocks: int, draining: bool, emptying: bool
 ) -> None:
-    decision = decide(handles, policy, num_blocks=num_blocks, draining=draining, now=NOW)
-    release, renew = naive(handles, policy, num_blocks, draining)
+    decision = decide(
+        handles, policy, num_blocks=num_blocks, draining=draining, emptying=emptying, now=NOW
+    )
+    release, renew = naive(handles, policy, num_blocks, draining, emptying)
     assert decision == Decision(tuple(release), tuple(renew))
 
 

@@ -8,7 +8,8 @@ import json
 import random
 import tomllib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from contraflow.cli.deployment.control_plane import engines_in_view, plan_turn
 from contraflow.cli.deployment.engine_command import EngineHandle
 from contraflow.cli.deployment.http_client import connect, post_json
 from contraflow.core.fleet import Role
+from contraflow.core.handle import LIVE
 from contraflow.core.session import session_key
 from contraflow.router.report import parse_header
 from contraflow.router.tenancy import DEFAULT_TENANT
@@ -113,7 +115,7 @@ class Cluster:
     async def stream(self, prompt: Sequence[int], session: str, tokens: int) -> Stream:
         """A streamed turn through the first router that has been sent and not yet answered."""
         host, _, port = self.deployment.routers[0].http.removeprefix("http://").partition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 20)
         body = json.dumps({
             **_GREEDY, "prompt": list(prompt), "max_tokens": tokens, "session_id": session,
             "stream": True,
@@ -171,6 +173,7 @@ class Cluster:
         *,
         tenant: str = DEFAULT_TENANT,
         engine_id: str | None = None,
+        hint: str = "",
     ) -> agent_pb.AcquireHandleResponse:
         """Claim as a router would, from D by default. Raises grpc.aio.AioRpcError."""
         request = agent_pb.AcquireHandleRequest(
@@ -178,6 +181,7 @@ class Cluster:
             tenant=tenant,
             session_key=self.key(session),
             engine_id=engine_id or await self.decode_id(),
+            hint_handle_id=hint,
         )
         async with self._agent() as channel:
             return await AgentServiceStub(channel).AcquireHandle(request, timeout=5)
@@ -203,6 +207,14 @@ class Cluster:
             ids = [handle.handle_id for handle in handles]
             await stub.ReleaseHandles(agent_pb.ReleaseHandlesRequest(handle_ids=ids), timeout=5)
 
+    async def drain(self, draining: bool, *, release: bool = False) -> None:
+        """Take D out of service, or put it back."""
+        request = agent_pb.DrainEngineRequest(
+            engine_id=await self.decode_id(), draining=draining, release_handles=release
+        )
+        async with self._agent() as channel:
+            await AgentServiceStub(channel).DrainEngine(request, timeout=5)
+
     async def handles(self, session: str) -> list[handle_pb2.Handle]:
         """Handles of a session that the agent knows."""
         request = agent_pb.ListHandlesRequest(session_key=self.key(session))
@@ -217,6 +229,32 @@ class Cluster:
         return await until_good(
             lambda: self.handles(session), lambda found: len(found) == count, within
         )
+
+    @asynccontextmanager
+    async def last_state(self, handle: handle_pb2.Handle) -> AsyncIterator[asyncio.Task[str]]:
+        """A task that has the last state of a live handle, once it has ended; for a minute."""
+        listed = asyncio.Event()
+
+        async def watch() -> str:
+            request = agent_pb.WatchHandlesRequest(session_key=handle.session_key)
+            states: dict[str, str] = {}
+            async with self._agent() as channel:
+                async for event in AgentServiceStub(channel).WatchHandles(request, timeout=60):
+                    if event.HasField("listed"):
+                        listed.set()
+                    else:
+                        name = handle_pb2.HandleState.Name(event.handle.state)
+                        states[event.handle.handle_id] = name.removeprefix("HANDLE_STATE_")
+                    if states.get(handle.handle_id, "RETAINED") not in LIVE:
+                        return states[handle.handle_id]
+            raise AssertionError("the watch has ended")
+
+        task = asyncio.create_task(watch())
+        try:
+            await asyncio.wait_for(listed.wait(), 10)
+            yield task
+        finally:
+            task.cancel()
 
     async def until_unregistered(self) -> None:
         """Returns once no router sees a registered engine."""

@@ -101,13 +101,20 @@ class Agent:
             while True:
                 yield await watcher.next()
 
-    def drain(self, engine_id: str, draining: bool) -> Engine:
+    async def drain(
+        self, engine_id: str, draining: bool, *, release: bool, time_left: float | None
+    ) -> Engine:
         """Take an engine out of service for new turns, or put it back; the engine as it is now.
+        With ``release`` what it retains is freed, now and as its running turns end.
 
-        Raises EngineNotAttached, EngineIncarnationStale.
+        Raises EngineNotAttached, EngineIncarnationStale; EngineUnresponsive for the release.
         """
         attachment = self._engines.find(engine_id)
-        attachment.drain(draining)
+        attachment.drain(draining, emptying=release)
+        if attachment.emptying:
+            retained = [one.handle_id for one in attachment.mirror.live()]
+            timeout = _bounded(time_left, self._order_timeout)
+            await attachment.release(retained, timeout, ReleaseCause.ORDERED)
         return attachment.engine
 
     def attached_engines(self) -> list[Attachment]:

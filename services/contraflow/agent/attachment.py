@@ -65,6 +65,8 @@ class Attachment:
         self.pulls: Counter[str] = Counter()
         self.changed = asyncio.Event()
         """Set when engine or mirror may have changed; whoever publishes clears it."""
+        self.emptying = False
+        """What the engine retains is released, and what it will retain."""
         self._link: EngineLink | None = None
         self._claims = ClaimBook()
         self._clock = clock
@@ -103,9 +105,10 @@ class Attachment:
         self._link = None
         return True
 
-    def drain(self, draining: bool) -> None:
+    def drain(self, draining: bool, *, emptying: bool = False) -> None:
         """Take the engine out of service for new turns, or put it back; outlives its links."""
         self._drain_ordered = True
+        self.emptying = draining and emptying
         self._set_draining(draining)
 
     def resume_drain(self) -> None:

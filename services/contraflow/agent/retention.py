@@ -103,6 +103,7 @@ class Retention:
             self._policy,
             num_blocks=attachment.engine.num_blocks,
             draining=attachment.engine.draining,
+            emptying=attachment.emptying,
             now=now,
         )
         if decision.release:
@@ -115,15 +116,17 @@ class Retention:
     async def _release(
         self, attachment: Attachment, books: _Books, handle_ids: Sequence[str]
     ) -> None:
+        cause = ReleaseCause.ORDERED if attachment.emptying else ReleaseCause.BUDGET
         try:
-            released = await attachment.release(handle_ids, None, ReleaseCause.BUDGET)
+            released = await attachment.release(handle_ids, None, cause)
         except ContraflowError as error:
             _note_failure("handles_not_released", attachment, error)
         else:
             log.info(
-                "handles_released_for_budget",
+                "handles_released",
                 engine_id=attachment.engine.engine_id,
                 handles=len(released),
+                cause=cause,
             )
         finally:
             books.releasing.difference_update(handle_ids)

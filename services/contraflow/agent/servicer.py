@@ -121,9 +121,15 @@ class AgentServicer(AgentServiceServicer):
     ) -> pb.DrainEngineResponse:
         """Take an engine out of service for new turns, or put it back."""
         codec.require_id(request.engine_id, "engine_id")
-        return pb.DrainEngineResponse(
-            engine=self._described(self._agent.drain(request.engine_id, request.draining))
+        if request.release_handles and not request.draining:
+            raise InvalidArgument("only a drain releases handles", field="release_handles")
+        engine = await self._agent.drain(
+            request.engine_id,
+            request.draining,
+            release=request.release_handles,
+            time_left=context.time_remaining(),
         )
+        return pb.DrainEngineResponse(engine=self._described(engine))
 
     async def ListAttachedEngines(
         self, request: pb.ListAttachedEnginesRequest, context: Context

@@ -42,15 +42,22 @@ class Decision:
 
 
 def decide(
-    handles: Sequence[Tenure], policy: Policy, *, num_blocks: int, draining: bool, now: float
+    handles: Sequence[Tenure],
+    policy: Policy,
+    *,
+    num_blocks: int,
+    draining: bool,
+    emptying: bool = False,
+    now: float,
 ) -> Decision:
     """For one engine of ``num_blocks`` blocks; ``handles`` oldest first.
 
-    Frees the oldest unclaimed ones until the rest is within budget. Renews, at less than half
-    of its lease, what is younger than ``max_idle``; nothing while claims alone keep the engine
-    over budget, nor while it drains.
+    Frees the oldest unclaimed ones until the rest is within budget; all of them if the engine
+    is ``emptying``. Renews, at less than half of its lease, what is younger than ``max_idle``;
+    nothing while claims alone keep the engine over budget, nor while it drains.
     """
-    over = sum(handle.num_blocks for handle in handles) - int(num_blocks * policy.budget_share)
+    budget = 0 if emptying else int(num_blocks * policy.budget_share)
+    over = sum(handle.num_blocks for handle in handles) - budget
     release: list[str] = []
     kept: list[Tenure] = []
     for handle in handles:

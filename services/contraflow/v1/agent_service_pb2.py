@@ -28,7 +28,7 @@ from contraflow.v1 import transfer_params_pb2 as contraflow_dot_v1_dot_transfer_
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!contraflow/v1/agent_service.proto\x12\rcontraflow.v1\x1a\x1a\x63ontraflow/v1/engine.proto\x1a\x1a\x63ontraflow/v1/handle.proto\x1a#contraflow/v1/transfer_params.proto\x1a\x1egoogle/protobuf/duration.proto\"%\n\x10GetHandleRequest\x12\x11\n\thandle_id\x18\x01 \x01(\t\":\n\x11GetHandleResponse\x12%\n\x06handle\x18\x01 \x01(\x0b\x32\x15.contraflow.v1.Handle\"*\n\x13WatchHandlesRequest\x12\x13\n\x0bsession_key\x18\x01 \x01(\t\"x\n\x14WatchHandlesResponse\x12\'\n\x06handle\x18\x01 \x01(\x0b\x32\x15.contraflow.v1.HandleH\x00\x12.\n\x06listed\x18\x02 \x01(\x0b\x32\x1c.contraflow.v1.HandlesListedH\x00\x42\x07\n\x05\x65vent\"\x0f\n\rHandlesListed\"9\n\x12\x44rainEngineRequest\x12\x11\n\tengine_id\x18\x01 \x01(\t\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\"<\n\x13\x44rainEngineResponse\x12%\n\x06\x65ngine\x18\x01 \x01(\x0b\x32\x15.contraflow.v1.Engine\"\xdb\x01\n\x14\x41\x63quireHandleRequest\x12\x10\n\x08\x63laim_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x13\n\x0bsession_key\x18\x03 \x01(\t\x12\x17\n\x0fmessage_digests\x18\x04 \x03(\t\x12\x11\n\tengine_id\x18\x05 \x01(\t\x12\x16\n\x0ehint_handle_id\x18\x06 \x01(\t\x12+\n\x08start_by\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1b\n\x13produced_by_turn_id\x18\x08 \x01(\t\"\xfc\x01\n\x15\x41\x63quireHandleResponse\x12%\n\x06handle\x18\x01 \x01(\x0b\x32\x15.contraflow.v1.Handle\x12\x36\n\x0ftransfer_params\x18\x02 \x01(\x0b\x32\x1d.contraflow.v1.TransferParams\x12(\n\x05proof\x18\x03 \x01(\x0b\x32\x19.contraflow.v1.TokenProof\x12+\n\x08start_by\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\nhold_until\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"9\n\x12ReturnClaimRequest\x12\x10\n\x08\x63laim_id\x18\x01 \x01(\t\x12\x11\n\tengine_id\x18\x02 \x01(\t\"\x15\n\x13ReturnClaimResponse\"+\n\x15ReleaseHandlesRequest\x12\x12\n\nhandle_ids\x18\x01 \x03(\t\"5\n\x16ReleaseHandlesResponse\x12\x1b\n\x13released_handle_ids\x18\x01 \x03(\t\"P\n\x12ListHandlesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x13\n\x0bsession_key\x18\x03 \x01(\t\"V\n\x13ListHandlesResponse\x12&\n\x07handles\x18\x01 \x03(\x0b\x32\x15.contraflow.v1.Handle\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x1c\n\x1aListAttachedEnginesRequest\"\xce\x01\n\x0e\x41ttachedEngine\x12%\n\x06\x65ngine\x18\x01 \x01(\x0b\x32\x15.contraflow.v1.Engine\x12\x14\n\x0c\x61ttach_epoch\x18\x02 \x01(\x04\x12\x18\n\x10retained_handles\x18\x03 \x01(\r\x12\x37\n\x05pulls\x18\x04 \x03(\x0b\x32(.contraflow.v1.AttachedEngine.PullsEntry\x1a,\n\nPullsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"M\n\x1bListAttachedEnginesResponse\x12.\n\x07\x65ngines\x18\x01 \x03(\x0b\x32\x1d.contraflow.v1.AttachedEngine2\xe4\x05\n\x0c\x41gentService\x12Z\n\rAcquireHandle\x12#.contraflow.v1.AcquireHandleRequest\x1a$.contraflow.v1.AcquireHandleResponse\x12T\n\x0bReturnClaim\x12!.contraflow.v1.ReturnClaimRequest\x1a\".contraflow.v1.ReturnClaimResponse\x12]\n\x0eReleaseHandles\x12$.contraflow.v1.ReleaseHandlesRequest\x1a%.contraflow.v1.ReleaseHandlesResponse\x12T\n\x0bListHandles\x12!.contraflow.v1.ListHandlesRequest\x1a\".contraflow.v1.ListHandlesResponse\x12N\n\tGetHandle\x12\x1f.contraflow.v1.GetHandleRequest\x1a .contraflow.v1.GetHandleResponse\x12Y\n\x0cWatchHandles\x12\".contraflow.v1.WatchHandlesRequest\x1a#.contraflow.v1.WatchHandlesResponse0\x01\x12l\n\x13ListAttachedEngines\x12).contraflow.v1.ListAttachedEnginesRequest\x1a*.contraflow.v1.ListAttachedEnginesResponse\x12T\n\x0b\x44rainEngine\x12!.contraflow.v1.DrainEngineRequest\x1a\".contraflow.v1.DrainEngineResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!contraflow/v1/agent_service.proto\x12\rcontraflow.v1\x1a\x1a\x63ontraflow/v1/engine.proto\x1a\x1a\x63ontraflow/v1/handle.proto\x1a#contraflow/v1/transfer_params.proto\x1a\x1egoogle/protobuf/duration.proto\"%\n\x10GetHandleRequest\x12\x11\n\thandle_id\x18\x01 \x01(\t\":\n\x11GetHandleResponse\x12%\n\x06handle\x18\x01 \x01(\x0b\x32\x15.contraflow.v1.Handle\"*\n\x13WatchHandlesRequest\x12\x13\n\x0bsession_key\x18\x01 \x01(\t\"x\n\x14WatchHandlesResponse\x12\'\n\x06handle\x18\x01 \x01(\x0b\x32\x15.contraflow.v1.HandleH\x00\x12.\n\x06listed\x18\x02 \x01(\x0b\x32\x1c.contraflow.v1.HandlesListedH\x00\x42\x07\n\x05\x65vent\"\x0f\n\rHandlesListed\"R\n\x12\x44rainEngineRequest\x12\x11\n\tengine_id\x18\x01 \x01(\t\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\x12\x17\n\x0frelease_handles\x18\x03 \x01(\x08\"<\n\x13\x44rainEngineResponse\x12%\n\x06\x65ngine\x18\x01 \x01(\x0b\x32\x15.contraflow.v1.Engine\"\xdb\x01\n\x14\x41\x63quireHandleRequest\x12\x10\n\x08\x63laim_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x13\n\x0bsession_key\x18\x03 \x01(\t\x12\x17\n\x0fmessage_digests\x18\x04 \x03(\t\x12\x11\n\tengine_id\x18\x05 \x01(\t\x12\x16\n\x0ehint_handle_id\x18\x06 \x01(\t\x12+\n\x08start_by\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1b\n\x13produced_by_turn_id\x18\x08 \x01(\t\"\xfc\x01\n\x15\x41\x63quireHandleResponse\x12%\n\x06handle\x18\x01 \x01(\x0b\x32\x15.contraflow.v1.Handle\x12\x36\n\x0ftransfer_params\x18\x02 \x01(\x0b\x32\x1d.contraflow.v1.TransferParams\x12(\n\x05proof\x18\x03 \x01(\x0b\x32\x19.contraflow.v1.TokenProof\x12+\n\x08start_by\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\nhold_until\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\"9\n\x12ReturnClaimRequest\x12\x10\n\x08\x63laim_id\x18\x01 \x01(\t\x12\x11\n\tengine_id\x18\x02 \x01(\t\"\x15\n\x13ReturnClaimResponse\"+\n\x15ReleaseHandlesRequest\x12\x12\n\nhandle_ids\x18\x01 \x03(\t\"5\n\x16ReleaseHandlesResponse\x12\x1b\n\x13released_handle_ids\x18\x01 \x03(\t\"P\n\x12ListHandlesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x13\n\x0bsession_key\x18\x03 \x01(\t\"V\n\x13ListHandlesResponse\x12&\n\x07handles\x18\x01 \x03(\x0b\x32\x15.contraflow.v1.Handle\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x1c\n\x1aListAttachedEnginesRequest\"\xce\x01\n\x0e\x41ttachedEngine\x12%\n\x06\x65ngine\x18\x01 \x01(\x0b\x32\x15.contraflow.v1.Engine\x12\x14\n\x0c\x61ttach_epoch\x18\x02 \x01(\x04\x12\x18\n\x10retained_handles\x18\x03 \x01(\r\x12\x37\n\x05pulls\x18\x04 \x03(\x0b\x32(.contraflow.v1.AttachedEngine.PullsEntry\x1a,\n\nPullsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"M\n\x1bListAttachedEnginesResponse\x12.\n\x07\x65ngines\x18\x01 \x03(\x0b\x32\x1d.contraflow.v1.AttachedEngine2\xe4\x05\n\x0c\x41gentService\x12Z\n\rAcquireHandle\x12#.contraflow.v1.AcquireHandleRequest\x1a$.contraflow.v1.AcquireHandleResponse\x12T\n\x0bReturnClaim\x12!.contraflow.v1.ReturnClaimRequest\x1a\".contraflow.v1.ReturnClaimResponse\x12]\n\x0eReleaseHandles\x12$.contraflow.v1.ReleaseHandlesRequest\x1a%.contraflow.v1.ReleaseHandlesResponse\x12T\n\x0bListHandles\x12!.contraflow.v1.ListHandlesRequest\x1a\".contraflow.v1.ListHandlesResponse\x12N\n\tGetHandle\x12\x1f.contraflow.v1.GetHandleRequest\x1a .contraflow.v1.GetHandleResponse\x12Y\n\x0cWatchHandles\x12\".contraflow.v1.WatchHandlesRequest\x1a#.contraflow.v1.WatchHandlesResponse0\x01\x12l\n\x13ListAttachedEngines\x12).contraflow.v1.ListAttachedEnginesRequest\x1a*.contraflow.v1.ListAttachedEnginesResponse\x12T\n\x0b\x44rainEngine\x12!.contraflow.v1.DrainEngineRequest\x1a\".contraflow.v1.DrainEngineResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -48,33 +48,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HANDLESLISTED']._serialized_start=442
   _globals['_HANDLESLISTED']._serialized_end=457
   _globals['_DRAINENGINEREQUEST']._serialized_start=459
-  _globals['_DRAINENGINEREQUEST']._serialized_end=516
-  _globals['_DRAINENGINERESPONSE']._serialized_start=518
-  _globals['_DRAINENGINERESPONSE']._serialized_end=578
-  _globals['_ACQUIREHANDLEREQUEST']._serialized_start=581
-  _globals['_ACQUIREHANDLEREQUEST']._serialized_end=800
-  _globals['_ACQUIREHANDLERESPONSE']._serialized_start=803
-  _globals['_ACQUIREHANDLERESPONSE']._serialized_end=1055
-  _globals['_RETURNCLAIMREQUEST']._serialized_start=1057
-  _globals['_RETURNCLAIMREQUEST']._serialized_end=1114
-  _globals['_RETURNCLAIMRESPONSE']._serialized_start=1116
-  _globals['_RETURNCLAIMRESPONSE']._serialized_end=1137
-  _globals['_RELEASEHANDLESREQUEST']._serialized_start=1139
-  _globals['_RELEASEHANDLESREQUEST']._serialized_end=1182
-  _globals['_RELEASEHANDLESRESPONSE']._serialized_start=1184
-  _globals['_RELEASEHANDLESRESPONSE']._serialized_end=1237
-  _globals['_LISTHANDLESREQUEST']._serialized_start=1239
-  _globals['_LISTHANDLESREQUEST']._serialized_end=1319
-  _globals['_LISTHANDLESRESPONSE']._serialized_start=1321
-  _globals['_LISTHANDLESRESPONSE']._serialized_end=1407
-  _globals['_LISTATTACHEDENGINESREQUEST']._serialized_start=1409
-  _globals['_LISTATTACHEDENGINESREQUEST']._serialized_end=1437
-  _globals['_ATTACHEDENGINE']._serialized_start=1440
-  _globals['_ATTACHEDENGINE']._serialized_end=1646
-  _globals['_ATTACHEDENGINE_PULLSENTRY']._serialized_start=1602
-  _globals['_ATTACHEDENGINE_PULLSENTRY']._serialized_end=1646
-  _globals['_LISTATTACHEDENGINESRESPONSE']._serialized_start=1648
-  _globals['_LISTATTACHEDENGINESRESPONSE']._serialized_end=1725
-  _globals['_AGENTSERVICE']._serialized_start=1728
-  _globals['_AGENTSERVICE']._serialized_end=2468
+  _globals['_DRAINENGINEREQUEST']._serialized_end=541
+  _globals['_DRAINENGINERESPONSE']._serialized_start=543
+  _globals['_DRAINENGINERESPONSE']._serialized_end=603
+  _globals['_ACQUIREHANDLEREQUEST']._serialized_start=606
+  _globals['_ACQUIREHANDLEREQUEST']._serialized_end=825
+  _globals['_ACQUIREHANDLERESPONSE']._serialized_start=828
+  _globals['_ACQUIREHANDLERESPONSE']._serialized_end=1080
+  _globals['_RETURNCLAIMREQUEST']._serialized_start=1082
+  _globals['_RETURNCLAIMREQUEST']._serialized_end=1139
+  _globals['_RETURNCLAIMRESPONSE']._serialized_start=1141
+  _globals['_RETURNCLAIMRESPONSE']._serialized_end=1162
+  _globals['_RELEASEHANDLESREQUEST']._serialized_start=1164
+  _globals['_RELEASEHANDLESREQUEST']._serialized_end=1207
+  _globals['_RELEASEHANDLESRESPONSE']._serialized_start=1209
+  _globals['_RELEASEHANDLESRESPONSE']._serialized_end=1262
+  _globals['_LISTHANDLESREQUEST']._serialized_start=1264
+  _globals['_LISTHANDLESREQUEST']._serialized_end=1344
+  _globals['_LISTHANDLESRESPONSE']._serialized_start=1346
+  _globals['_LISTHANDLESRESPONSE']._serialized_end=1432
+  _globals['_LISTATTACHEDENGINESREQUEST']._serialized_start=1434
+  _globals['_LISTATTACHEDENGINESREQUEST']._serialized_end=1462
+  _globals['_ATTACHEDENGINE']._serialized_start=1465
+  _globals['_ATTACHEDENGINE']._serialized_end=1671
+  _globals['_ATTACHEDENGINE_PULLSENTRY']._serialized_start=1627
+  _globals['_ATTACHEDENGINE_PULLSENTRY']._serialized_end=1671
+  _globals['_LISTATTACHEDENGINESRESPONSE']._serialized_start=1673
+  _globals['_LISTATTACHEDENGINESRESPONSE']._serialized_end=1750
+  _globals['_AGENTSERVICE']._serialized_start=1753
+  _globals['_AGENTSERVICE']._serialized_end=2493
 # @@protoc_insertion_point(module_scope)

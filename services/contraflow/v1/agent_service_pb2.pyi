@@ -43,12 +43,14 @@ class HandlesListed(_message.Message):
     def __init__(self) -> None: ...
 
 class DrainEngineRequest(_message.Message):
-    __slots__ = ("engine_id", "draining")
+    __slots__ = ("engine_id", "draining", "release_handles")
     ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_HANDLES_FIELD_NUMBER: _ClassVar[int]
     engine_id: str
     draining: bool
-    def __init__(self, engine_id: _Optional[str] = ..., draining: bool = ...) -> None: ...
+    release_handles: bool
+    def __init__(self, engine_id: _Optional[str] = ..., draining: bool = ..., release_handles: bool = ...) -> None: ...
 
 class DrainEngineResponse(_message.Message):
     __slots__ = ("engine",)

@@ -164,11 +164,12 @@ class AgentServiceServicer(object):
 
     def DrainEngine(self, request, context):
         """Take an engine out of service for new turns, or put it back. Turns that run go on,
-        and what it retains may be pulled until it expires. Holds until this incarnation of
-        the engine ends.
+        and what it retains may be pulled until it expires, unless it is to be released.
+        Holds until this incarnation of the engine ends.
 
         Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (ENGINE_NOT_ATTACHED);
-        FAILED_PRECONDITION (ENGINE_INCARNATION_STALE).
+        FAILED_PRECONDITION (ENGINE_INCARNATION_STALE); DEADLINE_EXCEEDED
+        (ENGINE_UNRESPONSIVE): it drains, what it retains is still there; ask again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

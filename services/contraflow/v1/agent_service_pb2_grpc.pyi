@@ -290,11 +290,12 @@ class AgentServiceStub(typing.Generic[_AgentServiceAcquireHandleType, _AgentServ
 
     DrainEngine: _AgentServiceDrainEngineType
     """Take an engine out of service for new turns, or put it back. Turns that run go on,
-    and what it retains may be pulled until it expires. Holds until this incarnation of
-    the engine ends.
+    and what it retains may be pulled until it expires, unless it is to be released.
+    Holds until this incarnation of the engine ends.
 
     Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (ENGINE_NOT_ATTACHED);
-    FAILED_PRECONDITION (ENGINE_INCARNATION_STALE).
+    FAILED_PRECONDITION (ENGINE_INCARNATION_STALE); DEADLINE_EXCEEDED
+    (ENGINE_UNRESPONSIVE): it drains, what it retains is still there; ask again.
     """
 
 AgentServiceAsyncStub: typing_extensions.TypeAlias = AgentServiceStub[
@@ -437,11 +438,12 @@ class AgentServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[contraflow.v1.agent_service_pb2.DrainEngineResponse, collections.abc.Awaitable[contraflow.v1.agent_service_pb2.DrainEngineResponse]]:
         """Take an engine out of service for new turns, or put it back. Turns that run go on,
-        and what it retains may be pulled until it expires. Holds until this incarnation of
-        the engine ends.
+        and what it retains may be pulled until it expires, unless it is to be released.
+        Holds until this incarnation of the engine ends.
 
         Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (ENGINE_NOT_ATTACHED);
-        FAILED_PRECONDITION (ENGINE_INCARNATION_STALE).
+        FAILED_PRECONDITION (ENGINE_INCARNATION_STALE); DEADLINE_EXCEEDED
+        (ENGINE_UNRESPONSIVE): it drains, what it retains is still there; ask again.
         """
 
 def add_AgentServiceServicer_to_server(servicer: AgentServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -37,6 +37,13 @@ async def test_drain_and_undo(world: World) -> None:
     assert "no engine is called 'x'" in await world.failure("drain", "x")
 
 
+async def test_a_drain_that_releases_leaves_nothing_to_wait_for(world: World) -> None:
+    handle = world.decode.retain("a")
+    await world.published(1)
+    assert "it may be stopped" in await world.told("drain", "decode-1", "--release", "--wait")
+    assert world.decode.state_of(handle) is None
+
+
 async def test_drain_waits_until_the_engine_holds_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ async def test_without_a_directory_one_line_says_what_to_do(command: str) -> Non
         ("plan", "--router", "::1:7000"),
         ("drain",),
         ("drain", "x", "--undo", "--wait"),
+        ("drain", "x", "--undo", "--release"),
         ("release",),
         ("release", "a/1", "--engine", "a"),
         ("release", "no-slash"),

@@ -236,6 +236,24 @@ async def test_nothing_is_renewed_while_the_engine_drains() -> None:
         assert (await world.order()).renew.handle_ids == ["e/a"]
 
 
+async def test_an_engine_that_is_to_be_emptied_keeps_nothing_until_it_is_back_in_service() -> None:
+    async with running(World()) as world:
+        world.attachment.drain(True, emptying=True)
+        world.update("a", State.CLAIMED, claim="c1")
+        assert await world.quiet()
+        world.update("b")
+        assert (await world.order()).release.handle_ids == ["e/b"]
+        world.update("b", State.RELEASED)
+        world.update("a")  # its claim was given back
+        assert (await world.order()).release.handle_ids == ["e/a"]
+        world.update("a", State.RELEASED)
+        world.attachment.drain(False)
+        world.update("c")
+        assert await world.quiet()
+        causes = [one.release_cause for one in world.told if one.state is State.RELEASED]
+        assert causes == ["ORDERED", "ORDERED"]
+
+
 async def test_a_handle_keeps_its_age_over_links_and_failed_orders_are_tried_on_the_next() -> None:
     policy = replace(POLICY, max_idle=120.0)
     async with running(World(policy)) as world:

@@ -25,27 +25,34 @@ POLL_SECONDS = 1.0
 @click.command()
 @click.argument("engine", metavar="ENGINE")
 @click.option("--undo", is_flag=True, help="Put it back into service.")
+@click.option("--release", is_flag=True, help="Free what it retains: their next turns recompute.")
 @click.option("--wait", is_flag=True, help="Return when it holds no handle any more.")
 @directory_option
 @json_option
-def drain(engine: str, undo: bool, wait: bool, directory: Server, as_json: bool) -> None:
+def drain(
+    engine: str, undo: bool, release: bool, wait: bool, directory: Server, as_json: bool
+) -> None:
     """Take an engine out of service for new turns, or put it back.
 
-    Turns that run go on, and what the engine retains may be pulled until it expires. ENGINE is
-    an id, a prefix of just one id, or an endpoint. It holds for this start of the engine.
+    Turns that run go on, and what the engine retains may be pulled until it expires, unless it
+    is released. ENGINE is an id, a prefix of just one id, or an endpoint. It holds for this
+    start of the engine.
 
     \b
     Examples:
       contraflow drain decode-1
       contraflow drain http://10.0.0.5:8100 --wait
+      contraflow drain decode-1 --release --wait
       contraflow drain decode-1 --undo
     """
-    if undo and wait:
-        raise click.UsageError("--wait goes with a drain, not with --undo.")
+    if undo and (wait or release):
+        raise click.UsageError("--wait and --release go with a drain, not with --undo.")
     with Servers() as servers:
         known = pick_engine(all_engines(servers, directory), engine)
         agent = Server("agent", known.agent_address)
-        request = agent_service_pb2.DrainEngineRequest(engine_id=known.engine_id, draining=not undo)
+        request = agent_service_pb2.DrainEngineRequest(
+            engine_id=known.engine_id, draining=not undo, release_handles=release
+        )
         call = servers.agent(agent.target).DrainEngine
         drained = ask(agent, partial(call, request, timeout=DEADLINE_SECONDS)).engine
         left = _wait(servers, known) if wait else _retained(servers, known)
