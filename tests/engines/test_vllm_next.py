@@ -22,8 +22,11 @@ ENGINE_PYTHON = Path(
 )
 SOURCES = {"0.32": None, "0.33": ROOT / ".venv-vllm-next"}
 DEADLINE_SECONDS = 300
-PROBE = HERE / "vllm_scheduler_probe.py"
-CASES = re.findall(r"^@case\ndef (\w+)", PROBE.read_text(encoding="utf-8"), re.MULTILINE)
+CASES = [
+    name
+    for file in sorted(HERE.glob("vllm_scheduler/cases_*.py"))
+    for name in re.findall(r"^@case\ndef (\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
+]
 
 pytestmark = pytest.mark.engines
 
@@ -32,7 +35,8 @@ def run(version: str, script: str, *args: Path) -> str:
     """The script's output, on the sources of a release; they come from ``make env-next``."""
     sources = SOURCES[version]
     assert sources is None or (sources / "vllm").is_dir(), f"no {sources}: run `make env-next`"
-    env = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(sources or "")}
+    path = os.pathsep.join(map(str, [sources, ROOT] if sources else [ROOT]))
+    env = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": path}
     done = subprocess.run(
         [ENGINE_PYTHON, HERE / script, *args],
         env=env,
@@ -47,7 +51,7 @@ def run(version: str, script: str, *args: Path) -> str:
 
 @cache
 def probed(version: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(run(version, PROBE.name).splitlines()[-1])
+    found: dict[str, Any] = json.loads(run(version, "vllm_scheduler_probe.py").splitlines()[-1])
     return found
 
 
