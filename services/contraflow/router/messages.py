@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
+from contraflow.router.json_values import has_more_values
 from contraflow.web.json_splice import Fields
 
 Message = dict[str, Any]
@@ -17,6 +18,9 @@ _decoder = msgspec.json.Decoder(list[Message])
 _values = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder(order="sorted")
 _EXACT_FLOATS = 2.0**53
+_MAX_VALUES = 100_000
+"""JSON values in the messages of a conversation, or in the arguments of its tool calls. More would
+hold up all other turns."""
 
 
 def kind_of(path: str) -> str:
@@ -25,15 +29,20 @@ def kind_of(path: str) -> str:
 
 
 def messages_of(kind: str, fields: Fields) -> list[Message]:
-    """The messages of a request, a top-level system prompt first; none if they can not be read.
+    """The messages of a request, a top-level system prompt first; none if they can not be read,
+    or are too many values.
 
     What an engine makes of such a request is for the engine to say.
     """
-    raw = fields.get("messages")
+    raw = [bytes(fields[name]) for name in ("messages", "system") if name in fields]
+    if has_more_values(raw, _MAX_VALUES):
+        return []
     try:
-        messages = _decoder.decode(raw) if raw is not None else []
+        messages = _decoder.decode(fields["messages"]) if "messages" in fields else []
         system = _values.decode(fields["system"]) if "system" in fields else None
     except (msgspec.DecodeError, RecursionError):
+        return []
+    if has_more_values([*_written_arguments(messages)], _MAX_VALUES):
         return []
     if kind == "messages" and system and messages:
         messages.insert(0, {"role": "system", "content": system})
@@ -64,9 +73,7 @@ def reply_digest(message: Message) -> str:
     content = message.get("content")
     parts = content if isinstance(content, list) else []
     text = content if isinstance(content, str) else "".join(_texts(parts))
-    called = message.get("tool_calls")
-    called = called if isinstance(called, list) else []
-    calls = [_chat_call(call) for call in called if isinstance(call, dict)]
+    calls = _chat_calls(message)
     calls += [
         (part.get("id"), part.get("name"), part.get("input"))
         for part in parts
@@ -81,11 +88,24 @@ def digest_of(text_digest: bytes, calls: Iterable[tuple[Any, Any, Any]]) -> str:
     return hashlib.sha256(text_digest + _encoder.encode(plain)).hexdigest()[:32]
 
 
+def _chat_calls(message: Message) -> list[tuple[Any, Any, Any]]:
+    called = message.get("tool_calls")
+    called = called if isinstance(called, list) else []
+    return [_chat_call(call) for call in called if isinstance(call, dict)]
+
+
 def _chat_call(call: Message) -> tuple[Any, Any, Any]:
     function = call.get("function")
     if not isinstance(function, dict):
         return call.get("id"), None, None
     return call.get("id"), function.get("name"), function.get("arguments")
+
+
+def _written_arguments(messages: Iterable[Message]) -> Iterator[bytes]:
+    for message in messages:
+        for _, _, arguments in _chat_calls(message):
+            if isinstance(arguments, str):
+                yield arguments.encode()
 
 
 def _arguments(given: Any) -> Any:

@@ -69,7 +69,7 @@ def identify(
 
     A chat that names no session is the conversation that its messages are: it goes on from the
     longest part of them that ends before a reply and of which a handle is ``known``. Very many
-    messages stand for no session. Raises BodyError for ids of a wrong type.
+    messages, or values in them, stand for no session. Raises BodyError for ids of a wrong type.
     """
     salt = cache_salt(secret, tenant, _client_salt(fields))
     session_id = _session_id(fields, headers)
