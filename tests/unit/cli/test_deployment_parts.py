@@ -17,7 +17,11 @@ from hypothesis import strategies as st
 
 from contraflow.agent.config import AgentConfig
 from contraflow.cli.deployment import toml
-from contraflow.cli.deployment.addresses import Addresses, choose_addresses
+from contraflow.cli.deployment.addresses import (
+    Addresses,
+    choose_addresses,
+    data_parallel_size,
+)
 from contraflow.cli.deployment.engine_command import (
     EngineHandle,
     cores_for,
@@ -71,6 +75,21 @@ def test_random_ports_skip_those_given() -> None:
     first = allocator.take()
     with pytest.raises(PortInUse):
         allocator.take_fixed(first)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ranks"),
+    [((), 1), (("--data-parallel-size", "3"), 3), (("--data-parallel-size=3", "--seed", "1"), 3),
+     (("--seed", "1", "-dp", "3"), 3), (("--data-parallel-size-local", "3"), 1)],
+)  # fmt: skip
+def test_each_rank_has_a_side_port_of_its_own(arguments: tuple[str, ...], ranks: int) -> None:
+    assert data_parallel_size(arguments) == ranks
+    allocator = PortAllocator()
+    chosen = choose_addresses(DeploymentSpec(engine_args=arguments), Path("/run/s"), allocator)
+    for engine in chosen.engines:
+        for rank in range(ranks):
+            with pytest.raises(PortInUse):
+                allocator.take_fixed(engine.side_port + rank)
 
 
 def test_names_count_within_a_role() -> None:

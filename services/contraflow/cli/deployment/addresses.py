@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,13 +47,14 @@ def choose_addresses(spec: DeploymentSpec, scratch: Path, ports: PortAllocator) 
     ]
     roles = [Role.PREFILL] * spec.prefills + [Role.DECODE] * spec.decodes
     cores = cores_for(len(roles) + 1)
+    ranks = data_parallel_size(spec.engine_args)
     engines = [
-        _engine(f"{role.value}-{number}", role, core, ports)
+        _engine(f"{role.value}-{number}", role, core, ports, ranks)
         for role, number, core in zip(
             roles, [*range(1, spec.prefills + 1), *range(1, spec.decodes + 1)], cores, strict=False
         )
     ]
-    reference = _engine("reference", None, cores[-1], ports) if spec.with_reference else None
+    reference = _engine("reference", None, cores[-1], ports, ranks) if spec.with_reference else None
 
     def target() -> str:
         return f"{LOOPBACK}:{ports.take()}"
@@ -71,6 +74,16 @@ def choose_addresses(spec: DeploymentSpec, scratch: Path, ports: PortAllocator) 
     )
 
 
-def _engine(name: str, role: Role | None, core: int, ports: PortAllocator) -> EngineHandle:
+def data_parallel_size(engine_args: Sequence[str]) -> int:
+    """Ranks of an engine that is started with these arguments of vLLM's."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--data-parallel-size", "-dp", dest="size", type=int, default=1)
+    return int(parser.parse_known_args(engine_args)[0].size)
+
+
+def _engine(
+    name: str, role: Role | None, core: int, ports: PortAllocator, ranks: int
+) -> EngineHandle:
     endpoint = f"http://{LOOPBACK}:{ports.take()}"
-    return EngineHandle(name, role, endpoint, side_port=ports.take(), core=core)
+    # Each rank listens on a port of its own, from the engine's on.
+    return EngineHandle(name, role, endpoint, side_port=ports.take(ranks), core=core)

@@ -12,7 +12,12 @@ from pathlib import Path
 from types import TracebackType
 
 from contraflow.cli.deployment import control_plane
-from contraflow.cli.deployment.addresses import Addresses, RouterHandle, choose_addresses
+from contraflow.cli.deployment.addresses import (
+    Addresses,
+    RouterHandle,
+    choose_addresses,
+    data_parallel_size,
+)
 from contraflow.cli.deployment.engine_command import (
     ENGINE_BYTES,
     EngineHandle,
@@ -237,9 +242,10 @@ class Deployment:
         return partial(control_plane.is_serving, targets[name])
 
     async def _until_known(self) -> None:
-        """Wait until the agent has all engines attached and each router sees just those."""
+        """Wait until all ranks of the engines are attached and each router sees just those."""
         self._progress.waiting("waiting until all routers know the engines")
-        wanted = sum(self.is_running(engine.name) for engine in self.addresses.engines)
+        running = sum(self.is_running(engine.name) for engine in self.addresses.engines)
+        wanted = running * data_parallel_size(self.spec.engine_args)
         routers = [router for router in self.routers if self.is_running(router.name)]
 
         async def known() -> bool:

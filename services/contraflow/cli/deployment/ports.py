@@ -21,13 +21,15 @@ class PortAllocator:
         self._choice = choice or random.SystemRandom()
         self._given: set[int] = set()
 
-    def take(self) -> int:
-        """A random port that nobody listens on. Raises OSError if there is none."""
+    def take(self, count: int = 1) -> int:
+        """A random port that nobody listens on, the first of ``count`` neighbours of which that is
+        true. Raises OSError if there is none."""
         for _ in _RANGE:
-            port = self._choice.choice(_RANGE)
-            if port not in self._given and is_free(port):
-                self._given.add(port)
-                return port
+            first = self._choice.choice(_RANGE)
+            ports = range(first, first + count)
+            if self._given.isdisjoint(ports) and all(map(is_free, ports)):
+                self._given.update(ports)
+                return first
         raise OSError("no free port on loopback")
 
     def take_fixed(self, port: int) -> int:
