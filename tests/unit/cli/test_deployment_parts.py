@@ -253,25 +253,3 @@ def test_another_model_maker_makes_another_folder(tmp_path: Path) -> None:
     first = project.model_dir()
     project.model_maker.write_text("two")
     assert project.model_dir() != first
-
-
-def test_a_run_goes_elsewhere_where_the_checkout_takes_no_folder(tmp_path: Path) -> None:
-    (tmp_path / "var").mkdir()
-    (tmp_path / "var" / "runs").symlink_to("/proc/self/fd")  # writable for nobody, root neither
-    run = Project(tmp_path).new_run_dir()
-    try:
-        assert stat.S_IMODE(run.stat().st_mode) == 0o700
-        assert tmp_path not in run.parents
-    finally:
-        run.rmdir()
-
-
-def test_run_folders_are_private_and_old_ones_go(tmp_path: Path) -> None:
-    project = Project(tmp_path)
-    runs = [project.new_run_dir() for _ in range(2)]
-    assert stat.S_IMODE(runs[0].stat().st_mode) == 0o700
-    for run in runs:
-        (run / "pid").write_text("0x")  # as if their processes had ended
-    kept = [project.new_run_dir() for _ in range(8)]
-    assert all(run.exists() for run in kept)  # this process still runs
-    assert not any(run.exists() for run in runs)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -26,13 +26,14 @@ from contraflow.cli.deployment.engine_command import (
 )
 from contraflow.cli.deployment.errors import ProcessDied
 from contraflow.cli.deployment.etcd import etcd_process
+from contraflow.cli.deployment.held_folder import temporary_folder
 from contraflow.cli.deployment.http_client import answers
 from contraflow.cli.deployment.metrics import Samples, scrape
 from contraflow.cli.deployment.ports import PortAllocator
 from contraflow.cli.deployment.process import ProcessSpec
 from contraflow.cli.deployment.procfs import available_memory
 from contraflow.cli.deployment.progress import Progress, Silent
-from contraflow.cli.deployment.project import Project
+from contraflow.cli.deployment.project import TEMPORARY, Project
 from contraflow.cli.deployment.services import Services
 from contraflow.cli.deployment.spec import DeploymentSpec, EngineKind
 from contraflow.cli.deployment.supervisor import Ready, Supervisor
@@ -144,7 +145,7 @@ class Deployment:
         spec, stack = self.spec, self._stack
         vllm = spec.engine is EngineKind.VLLM
         python = (spec.engine_python or self._project.engine_python()) if vllm else None
-        self.run_dir = spec.run_dir or self._project.new_run_dir()
+        self.run_dir = spec.run_dir or stack.enter_context(self._project.new_run_dir())
         scratch = stack.enter_context(_scratch_folder(self.run_dir))
         self.addresses = choose_addresses(spec, scratch, PortAllocator())
         self._supervisor = await stack.enter_async_context(
@@ -180,8 +181,8 @@ class Deployment:
             self._progress.waiting("making the demo's model")
             target.parent.mkdir(parents=True, exist_ok=True)
             # Made aside, then moved: a run that is interrupted leaves no half of a model.
-            with tempfile.TemporaryDirectory(dir=target.parent, prefix="model-") as folder:
-                made = Path(folder) / "model"
+            with temporary_folder(target.parent, "model-") as folder:
+                made = folder / "model"
                 command = [str(python), str(self._project.model_maker), str(made)]
                 await self._supervisor.run(ProcessSpec("make-model", command, hint=_SETUP_HINT))
                 with suppress(OSError):  # another run was faster
@@ -266,14 +267,12 @@ class Deployment:
         self.seconds[part] = time.monotonic() - start
 
 
-@contextmanager
-def _scratch_folder(run_dir: Path) -> Iterator[Path]:
+def _scratch_folder(run_dir: Path) -> AbstractContextManager[Path]:
     """A private folder for sockets and temporary files, gone at the end; elsewhere if the run's
     lies too deep for the paths of sockets."""
-    deep = len(os.fsencode(run_dir)) + len("/tmp-12345678") > _MAX_SCRATCH
-    place, prefix = (None, "contraflow-") if deep else (run_dir, "tmp-")
-    with tempfile.TemporaryDirectory(dir=place, prefix=prefix, ignore_cleanup_errors=True) as made:
-        yield Path(made)
+    if len(os.fsencode(run_dir)) + len(f"/{TEMPORARY}12345678") > _MAX_SCRATCH:
+        return temporary_folder(Path(tempfile.gettempdir()), "contraflow-tmp-")
+    return temporary_folder(run_dir, TEMPORARY)
 
 
 def _count(things: Sequence[object], noun: str) -> str:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from contraflow.cli.deployment.errors import SetupMissing
+from contraflow.cli.deployment.held_folder import HeldFolder, remove_left
 
 ENGINE_PYTHON_VARIABLE = "CONTRAFLOW_ENGINE_PYTHON"
 """Names another Python that has vLLM, NIXL, the connector and the calming plugin."""
+TEMPORARY = "tmp-"
+"""How names of folders begin that a run does not leave behind."""
 _KEPT_RUNS = 5
+_RUN_ELSEWHERE = "contraflow-run-"
 
 
 @dataclass(frozen=True)
@@ -54,19 +57,24 @@ class Project:
         digest = hashlib.sha256(self.model_maker.read_bytes()).hexdigest()[:12]
         return self.root / ".cache" / f"demo-model-{digest}"
 
-    def new_run_dir(self) -> Path:
-        """A new folder, readable by its owner only; earlier ones but the last few go."""
+    def new_run_dir(self) -> HeldFolder:
+        """A new folder; of earlier ones that nobody holds all but the last few go, and what is
+        temporary in those."""
         runs = self.root / "var" / "runs"
         try:
             runs.mkdir(parents=True, exist_ok=True)
-            run = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=runs))
+            return _new_run(runs, time.strftime("%Y%m%d-%H%M%S-"), "*")
         except OSError:  # a read-only checkout, or somebody else's
-            return Path(tempfile.mkdtemp(prefix="contraflow-run-"))
-        (run / "pid").write_text(str(os.getpid()))
-        for old in sorted(runs.iterdir(), key=_made_at)[:-_KEPT_RUNS]:
-            if _is_over(old):
-                shutil.rmtree(old, ignore_errors=True)
-        return run
+            return _new_run(Path(tempfile.gettempdir()), _RUN_ELSEWHERE, f"{_RUN_ELSEWHERE}*")
+
+
+def _new_run(place: Path, prefix: str, pattern: str) -> HeldFolder:
+    run = HeldFolder(place, prefix)
+    earlier = sorted(place.glob(pattern), key=_made_at)
+    remove_left(earlier[:-_KEPT_RUNS])
+    for kept in earlier[-_KEPT_RUNS:]:
+        remove_left(kept.glob(f"{TEMPORARY}*"))
+    return run
 
 
 def _made_at(run: Path) -> int:
@@ -74,12 +82,3 @@ def _made_at(run: Path) -> int:
         return run.stat().st_mtime_ns
     except OSError:  # a deployment that starts beside this one was faster
         return 0
-
-
-def _is_over(run: Path) -> bool:
-    """True if the process that made the folder has ended."""
-    try:
-        os.kill(int((run / "pid").read_text()), 0)
-    except (OSError, ValueError):
-        return True
-    return False
