@@ -322,6 +322,7 @@ class Decisions(ABC):
                 "remote_block_ids": [list(group) for group in blocks],
             },
             deadline=self._reqs_need_send[request_id],
+            retained_at=self._retained.clock(),
         )
         self._retained.retain(
             handle, lambda proof: chain.proven(proof, everything) == proof.num_tokens

@@ -81,7 +81,7 @@ def engine(name: str = "e1", nonce: str = "n1") -> Engine:
 
 
 def session(handle: str = "h1", key: str = KEY) -> Session:
-    return Session(key, "e1", "127.0.0.1:2", handle, 100, CLOCK.now() + 60, "d")
+    return Session(key, "e1", "127.0.0.1:2", handle, 100, CLOCK.now() + 60, CLOCK.now(), "d")
 
 
 async def test_an_engine_lives_as_long_as_its_lease(

@@ -34,7 +34,7 @@ ENGINE = Engine(
 
 
 def session(handle: str) -> Session:
-    return Session(KEY, "e1", "127.0.0.1:2", handle, 100, CLOCK.now() + 60)
+    return Session(KEY, "e1", "127.0.0.1:2", handle, 100, CLOCK.now() + 60, CLOCK.now())
 
 
 @dataclass

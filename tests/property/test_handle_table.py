@@ -92,6 +92,7 @@ class HandleTableMachine(RuleBasedStateMachine):
             proof=proof_of(tokens),
             params={},
             deadline=self.now + ttl,
+            retained_at=self.now,
             message_digest=digest,
         )
         of_session = [

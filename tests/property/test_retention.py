@@ -56,7 +56,7 @@ def naive(
         for one in left
         if not one.claimed
         and not draining
-        and NOW - one.made_at < policy.max_idle
+        and NOW - one.retained_at < policy.max_idle
         and one.expires_at - NOW < policy.ttl / 2
     ]
     return released, renewed

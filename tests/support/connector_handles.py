@@ -33,6 +33,7 @@ def a_handle(request_id: str, *, session: str = SESSION, **fields: Any) -> Handl
         "proof": Chain(Context("m", 16)).proof(TOKENS, len(TOKENS)),
         "params": {"remote_block_ids": [[1, 2, 3]], "remote_port": 5600, "future": None},
         "deadline": 1480.0,
+        "retained_at": 1000.0,
     }
     return Handle(**{**known, **fields})
 

@@ -134,6 +134,7 @@ class FakeEngineLink:
             proof=Proof(BLOCK_SIZE, tokens, bytes(8 * blocks), bytes(16)),
             params={"remote_engine_id": self.engine.engine_id, "remote_request_id": request_id},
             deadline=self._clock() + ttl,
+            retained_at=self._clock(),
             message_digest=message_digest,
         )
         for superseded in self.table.retain(handle, lambda _: True):

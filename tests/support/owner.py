@@ -82,7 +82,7 @@ class Owner(FakeAgent):
                 same = before is not None and before.engine_id == engine_id
                 records[handle.session_key] = Session(
                     handle.session_key, engine_id, "", handle.handle_id, handle.num_tokens,
-                    SystemClock().now() + 480, handle.message_digest,
+                    SystemClock().now() + 480, handle.retained_at, handle.message_digest,
                     branches=before.branches + 1 if before and same else 1,
                 )  # fmt: skip
         for replica in replicas:
@@ -175,6 +175,7 @@ class Owner(FakeAgent):
             proof=PROOF,
             params={},
             deadline=480.0,
+            retained_at=0.0,
             message_digest=told.message_digest,
             turn_id=told.turn_id,
         )

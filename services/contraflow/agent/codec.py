@@ -60,7 +60,7 @@ def introduction(message: link_pb.AttachRequest | None, now: float) -> Introduct
 
 
 def handle_from_proto(message: handle_pb2.Handle, now: float) -> MirroredHandle | None:
-    """A handle, its lease on the clock of ``now``; None if its state is not known here."""
+    """A handle, its instants on the clock of ``now``; None if its state is not known here."""
     state = state_from_proto(message.state)
     if state is None or not message.handle_id:
         return None
@@ -73,6 +73,7 @@ def handle_from_proto(message: handle_pb2.Handle, now: float) -> MirroredHandle 
         num_tokens=message.num_tokens,
         num_blocks=message.num_blocks,
         expires_at=now + seconds(message.ttl),
+        retained_at=now - seconds(message.age),
         state=state,
         message_digest=message.message_digest,
         turn_id=message.turn_id,
@@ -98,7 +99,7 @@ def grant_from_proto(grant: link_pb.Grant, sent_at: float, now: float) -> Grante
 
 
 def handle_to_proto(handle: MirroredHandle, now: float) -> handle_pb2.Handle:
-    """A handle as it travels; its lease becomes what is left at ``now``."""
+    """A handle as it travels; its instants become spans at ``now``."""
     return handle_pb2.Handle(
         handle_id=handle.handle_id,
         engine_id=handle.engine_id,
@@ -112,6 +113,7 @@ def handle_to_proto(handle: MirroredHandle, now: float) -> handle_pb2.Handle:
         state=f"HANDLE_STATE_{handle.state}",
         claim_id=handle.claim_id,
         turn_id=handle.turn_id,
+        age=duration(now - handle.retained_at),
     )
 
 

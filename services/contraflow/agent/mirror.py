@@ -22,8 +22,8 @@ class ReleaseCause(StrEnum):
 class MirroredHandle:
     """What is known of a handle outside its owner. Fields as in ``contraflow.v1.Handle``.
 
-    ``expires_at`` is an instant on the agent's own monotonic clock; ``release_cause`` is set
-    once the handle is RELEASED.
+    ``expires_at`` and ``retained_at`` are instants on the agent's own monotonic clock;
+    ``release_cause`` is set once the handle is RELEASED.
     """
 
     handle_id: str
@@ -34,6 +34,7 @@ class MirroredHandle:
     num_tokens: int
     num_blocks: int
     expires_at: float
+    retained_at: float
     state: State = State.RETAINED
     message_digest: str = ""
     turn_id: str = ""

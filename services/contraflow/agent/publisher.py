@@ -49,6 +49,7 @@ def sessions_of(
             handle_id=handles[-1].handle_id,
             num_tokens=handles[-1].num_tokens,
             expires_at=handles[-1].expires_at,
+            retained_at=handles[-1].retained_at,
             message_digest=handles[-1].message_digest,
             branches=len(handles),
         )

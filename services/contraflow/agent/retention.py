@@ -29,9 +29,8 @@ PASSES_IN_TTL = 16
 
 @dataclass(slots=True)
 class _Books:
-    """Of one engine: since when its handles are known, and those that it has orders for."""
+    """Of one engine: the handles that it has orders for."""
 
-    made_at: dict[str, float] = field(default_factory=dict)
     releasing: set[str] = field(default_factory=set)
     renewing: set[str] = field(default_factory=set)
 
@@ -84,27 +83,24 @@ class Retention:
             self._wake.set()
 
     def _pass(self, attachment: Attachment, group: asyncio.TaskGroup) -> None:
-        now = self._clock.now()
         books = self._books.setdefault(attachment, _Books())
-        live = attachment.mirror.live()
-        books.made_at = {one.handle_id: books.made_at.get(one.handle_id, now) for one in live}
         decision = decide(
             [
                 Tenure(
                     one.handle_id,
                     one.num_blocks,
-                    books.made_at[one.handle_id],
+                    one.retained_at,
                     one.expires_at,
                     claimed=one.state is State.CLAIMED,
                 )
-                for one in live
+                for one in attachment.mirror.live()
                 if one.handle_id not in books.releasing
             ],
             self._policy,
             num_blocks=attachment.engine.num_blocks,
             draining=attachment.engine.draining,
             emptying=attachment.emptying,
-            now=now,
+            now=self._clock.now(),
         )
         if decision.release:
             books.releasing.update(decision.release)

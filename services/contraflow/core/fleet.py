@@ -42,8 +42,8 @@ class Engine:
 class Session:
     """Where the newest handle of a conversation lives. A hint: the owner decides.
 
-    ``expires_at`` is an instant on the reader's own monotonic clock. ``branches`` counts live
-    handles under the key at the home.
+    ``expires_at`` and ``retained_at`` are instants on the reader's own monotonic clock.
+    ``branches`` counts live handles under the key at the home.
     """
 
     session_key: str
@@ -52,6 +52,7 @@ class Session:
     handle_id: str
     num_tokens: int
     expires_at: float
+    retained_at: float
     message_digest: str = ""
     branches: int = 1
 

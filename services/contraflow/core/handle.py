@@ -52,8 +52,8 @@ class Claim:
 @dataclass(frozen=True, slots=True)
 class Handle:
     """Retained blocks of one finished request. ``deadline``: every worker is known to hold
-    them until then. ``superseded``: a newer one covers it, and it only waits for its claim to
-    end."""
+    them until then. ``retained_at``: since then, on the same clock. ``superseded``: a newer one
+    covers it, and it only waits for its claim to end."""
 
     handle_id: str
     request_id: str
@@ -64,6 +64,7 @@ class Handle:
     proof: Proof
     params: Params = field(repr=False)
     deadline: float
+    retained_at: float
     message_digest: str = ""
     turn_id: str = ""
     state: State = State.RETAINED

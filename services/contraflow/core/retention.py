@@ -28,7 +28,7 @@ class Tenure:
 
     handle_id: str
     num_blocks: int
-    made_at: float
+    retained_at: float
     expires_at: float
     claimed: bool = False
 
@@ -73,6 +73,6 @@ def decide(
     renew = [
         handle.handle_id
         for handle in kept
-        if handle.expires_at - now < policy.ttl / 2 and now - handle.made_at < policy.max_idle
+        if handle.expires_at - now < policy.ttl / 2 and now - handle.retained_at < policy.max_idle
     ]
     return Decision(tuple(release), tuple(renew))

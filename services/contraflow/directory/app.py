@@ -121,13 +121,14 @@ class Directory:
     async def publish(
         self, registration_id: str, sessions: Sequence[Session]
     ) -> tuple[list[ContraflowError | None], int]:
-        """An outcome per session, and the revision written. Raises InvalidArgument."""
+        """An outcome per session, and the revision written; it is well if a later handle's
+        record stands instead. Raises InvalidArgument."""
         require_batch(len(sessions), self._limits.max_batch_items, "sessions")
         outcomes: list[ContraflowError | None] = [session_error(session) for session in sessions]
         puts = {
             self._records.session_key(session.session_key): self._records.encode_session(session)
             for session, error in zip(sessions, outcomes, strict=True)
-            if error is None
+            if error is None and not self._outdated(session)
         }
         lease_id = _lease_id(registration_id)
         try:
@@ -137,6 +138,16 @@ class Directory:
         except LeaseNotFound:
             return [error or _no_registration() for error in outcomes], self._view.revision
         return outcomes, revision
+
+    def _outdated(self, session: Session) -> bool:
+        # From the view: it costs nothing, and a tie that is lost is a hint that is worse.
+        held = self._view.sessions.get(session.session_key)
+        return (
+            held is not None
+            and held.engine_id != session.engine_id
+            and held.engine_id in self._view.engines
+            and held.retained_at > session.retained_at
+        )
 
     async def withdraw(self, ended: Sequence[tuple[str, str]]) -> list[ContraflowError | None]:
         """Remove records by (session key, handle id), where they still name the handle."""

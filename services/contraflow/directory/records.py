@@ -16,7 +16,7 @@ log = structlog.get_logger()
 
 
 class Records:
-    """Keys and values under one prefix. Expiry is wall-clock time in the store, since its
+    """Keys and values under one prefix. Instants are wall-clock time in the store, since its
     readers share no other, and this process's monotonic time elsewhere."""
 
     def __init__(self, prefix: str, clock: Clock) -> None:
@@ -40,7 +40,7 @@ class Records:
 
     def encode_session(self, session: Session) -> bytes:
         """Value of a session's record."""
-        left_ms = round((session.expires_at - self._clock.now()) * 1000)
+        now, wall_ms = self._clock.now(), self._clock.wall_ms()
         return SessionRecord(
             session_key=session.session_key,
             engine_id=session.engine_id,
@@ -49,7 +49,8 @@ class Records:
             num_tokens=session.num_tokens,
             message_digest=session.message_digest,
             branches=session.branches,
-            expires_unix_ms=self._clock.wall_ms() + left_ms,
+            expires_unix_ms=wall_ms + round((session.expires_at - now) * 1000),
+            retained_unix_ms=wall_ms + round((session.retained_at - now) * 1000),
         ).SerializeToString()
 
     def registered(self, item: Item) -> tuple[str, int]:
@@ -100,7 +101,7 @@ class Records:
         except DecodeError:
             log.warning("record_unreadable", key=item.key)
             return None
-        left = (record.expires_unix_ms - self._clock.wall_ms()) / 1000
+        now, wall_ms = self._clock.now(), self._clock.wall_ms()
         return Session(
             session_key=record.session_key,
             engine_id=record.engine_id,
@@ -109,5 +110,6 @@ class Records:
             num_tokens=record.num_tokens,
             message_digest=record.message_digest,
             branches=record.branches,
-            expires_at=self._clock.now() + left,
+            expires_at=now + (record.expires_unix_ms - wall_ms) / 1000,
+            retained_at=now + (record.retained_unix_ms - wall_ms) / 1000,
         )

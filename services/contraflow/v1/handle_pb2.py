@@ -25,21 +25,21 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x63ontraflow/v1/handle.proto\x12\rcontraflow.v1\x1a\x1egoogle/protobuf/duration.proto\"\xa4\x02\n\x06Handle\x12\x11\n\thandle_id\x18\x01 \x01(\t\x12\x11\n\tengine_id\x18\x02 \x01(\t\x12\x19\n\x11remote_request_id\x18\x03 \x01(\t\x12\x0e\n\x06tenant\x18\x04 \x01(\t\x12\x13\n\x0bsession_key\x18\x05 \x01(\t\x12\x16\n\x0emessage_digest\x18\x06 \x01(\t\x12\x12\n\nnum_tokens\x18\x07 \x01(\x04\x12\x12\n\nnum_blocks\x18\x08 \x01(\r\x12&\n\x03ttl\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x05state\x18\n \x01(\x0e\x32\x1a.contraflow.v1.HandleState\x12\x10\n\x08\x63laim_id\x18\x0b \x01(\t\x12\x0f\n\x07turn_id\x18\x0c \x01(\t\"e\n\nTokenProof\x12\x12\n\nblock_size\x18\x01 \x01(\r\x12\x12\n\nnum_tokens\x18\x02 \x01(\x04\x12\x0f\n\x07\x64igests\x18\x03 \x01(\x0c\x12\x0b\n\x03tip\x18\x04 \x01(\x0c\x12\x11\n\ttrimmable\x18\x05 \x01(\x08\"\x82\x03\n\nPullReport\x12\x10\n\x08\x63laim_id\x18\x01 \x01(\t\x12\x0f\n\x07turn_id\x18\x02 \x01(\t\x12\x11\n\tengine_id\x18\x03 \x01(\t\x12\x18\n\x10remote_engine_id\x18\x04 \x01(\t\x12+\n\x07outcome\x18\x05 \x01(\x0e\x32\x1a.contraflow.v1.PullOutcome\x12\x16\n\x0eoffered_tokens\x18\x06 \x01(\x04\x12\x15\n\rproven_tokens\x18\x07 \x01(\x04\x12\x14\n\x0clocal_tokens\x18\x08 \x01(\x04\x12\x15\n\rpulled_tokens\x18\t \x01(\x04\x12\x17\n\x0f\x63omputed_tokens\x18\n \x01(\x04\x12\r\n\x05\x62ytes\x18\x0b \x01(\x04\x12\x13\n\x0b\x64\x65scriptors\x18\x0c \x01(\x04\x12\x30\n\rtransfer_time\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\twall_time\x18\x0e \x01(\x0b\x32\x19.google.protobuf.Duration*\xdc\x01\n\x0bHandleState\x12\x1c\n\x18HANDLE_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15HANDLE_STATE_RETAINED\x10\x01\x12\x18\n\x14HANDLE_STATE_CLAIMED\x10\x02\x12\x15\n\x11HANDLE_STATE_READ\x10\x03\x12\x19\n\x15HANDLE_STATE_RELEASED\x10\x04\x12\x18\n\x14HANDLE_STATE_EXPIRED\x10\x05\x12\x17\n\x13HANDLE_STATE_LAPSED\x10\x06\x12\x15\n\x11HANDLE_STATE_LOST\x10\x07*\xed\x01\n\x0bPullOutcome\x12\x1c\n\x18PULL_OUTCOME_UNSPECIFIED\x10\x00\x12\x17\n\x13PULL_OUTCOME_PULLED\x10\x01\x12\"\n\x1ePULL_OUTCOME_DECLINED_MISMATCH\x10\x02\x12\x1f\n\x1bPULL_OUTCOME_DECLINED_SMALL\x10\x03\x12\"\n\x1ePULL_OUTCOME_DECLINED_NO_PROOF\x10\x04\x12\x17\n\x13PULL_OUTCOME_FAILED\x10\x05\x12%\n!PULL_OUTCOME_DECLINED_UNSUPPORTED\x10\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x63ontraflow/v1/handle.proto\x12\rcontraflow.v1\x1a\x1egoogle/protobuf/duration.proto\"\xcc\x02\n\x06Handle\x12\x11\n\thandle_id\x18\x01 \x01(\t\x12\x11\n\tengine_id\x18\x02 \x01(\t\x12\x19\n\x11remote_request_id\x18\x03 \x01(\t\x12\x0e\n\x06tenant\x18\x04 \x01(\t\x12\x13\n\x0bsession_key\x18\x05 \x01(\t\x12\x16\n\x0emessage_digest\x18\x06 \x01(\t\x12\x12\n\nnum_tokens\x18\x07 \x01(\x04\x12\x12\n\nnum_blocks\x18\x08 \x01(\r\x12&\n\x03ttl\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x05state\x18\n \x01(\x0e\x32\x1a.contraflow.v1.HandleState\x12\x10\n\x08\x63laim_id\x18\x0b \x01(\t\x12\x0f\n\x07turn_id\x18\x0c \x01(\t\x12&\n\x03\x61ge\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\"e\n\nTokenProof\x12\x12\n\nblock_size\x18\x01 \x01(\r\x12\x12\n\nnum_tokens\x18\x02 \x01(\x04\x12\x0f\n\x07\x64igests\x18\x03 \x01(\x0c\x12\x0b\n\x03tip\x18\x04 \x01(\x0c\x12\x11\n\ttrimmable\x18\x05 \x01(\x08\"\x82\x03\n\nPullReport\x12\x10\n\x08\x63laim_id\x18\x01 \x01(\t\x12\x0f\n\x07turn_id\x18\x02 \x01(\t\x12\x11\n\tengine_id\x18\x03 \x01(\t\x12\x18\n\x10remote_engine_id\x18\x04 \x01(\t\x12+\n\x07outcome\x18\x05 \x01(\x0e\x32\x1a.contraflow.v1.PullOutcome\x12\x16\n\x0eoffered_tokens\x18\x06 \x01(\x04\x12\x15\n\rproven_tokens\x18\x07 \x01(\x04\x12\x14\n\x0clocal_tokens\x18\x08 \x01(\x04\x12\x15\n\rpulled_tokens\x18\t \x01(\x04\x12\x17\n\x0f\x63omputed_tokens\x18\n \x01(\x04\x12\r\n\x05\x62ytes\x18\x0b \x01(\x04\x12\x13\n\x0b\x64\x65scriptors\x18\x0c \x01(\x04\x12\x30\n\rtransfer_time\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\twall_time\x18\x0e \x01(\x0b\x32\x19.google.protobuf.Duration*\xdc\x01\n\x0bHandleState\x12\x1c\n\x18HANDLE_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15HANDLE_STATE_RETAINED\x10\x01\x12\x18\n\x14HANDLE_STATE_CLAIMED\x10\x02\x12\x15\n\x11HANDLE_STATE_READ\x10\x03\x12\x19\n\x15HANDLE_STATE_RELEASED\x10\x04\x12\x18\n\x14HANDLE_STATE_EXPIRED\x10\x05\x12\x17\n\x13HANDLE_STATE_LAPSED\x10\x06\x12\x15\n\x11HANDLE_STATE_LOST\x10\x07*\xed\x01\n\x0bPullOutcome\x12\x1c\n\x18PULL_OUTCOME_UNSPECIFIED\x10\x00\x12\x17\n\x13PULL_OUTCOME_PULLED\x10\x01\x12\"\n\x1ePULL_OUTCOME_DECLINED_MISMATCH\x10\x02\x12\x1f\n\x1bPULL_OUTCOME_DECLINED_SMALL\x10\x03\x12\"\n\x1ePULL_OUTCOME_DECLINED_NO_PROOF\x10\x04\x12\x17\n\x13PULL_OUTCOME_FAILED\x10\x05\x12%\n!PULL_OUTCOME_DECLINED_UNSUPPORTED\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'contraflow.v1.handle_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_HANDLESTATE']._serialized_start=865
-  _globals['_HANDLESTATE']._serialized_end=1085
-  _globals['_PULLOUTCOME']._serialized_start=1088
-  _globals['_PULLOUTCOME']._serialized_end=1325
+  _globals['_HANDLESTATE']._serialized_start=905
+  _globals['_HANDLESTATE']._serialized_end=1125
+  _globals['_PULLOUTCOME']._serialized_start=1128
+  _globals['_PULLOUTCOME']._serialized_end=1365
   _globals['_HANDLE']._serialized_start=78
-  _globals['_HANDLE']._serialized_end=370
-  _globals['_TOKENPROOF']._serialized_start=372
-  _globals['_TOKENPROOF']._serialized_end=473
-  _globals['_PULLREPORT']._serialized_start=476
-  _globals['_PULLREPORT']._serialized_end=862
+  _globals['_HANDLE']._serialized_end=410
+  _globals['_TOKENPROOF']._serialized_start=412
+  _globals['_TOKENPROOF']._serialized_end=513
+  _globals['_PULLREPORT']._serialized_start=516
+  _globals['_PULLREPORT']._serialized_end=902
 # @@protoc_insertion_point(module_scope)

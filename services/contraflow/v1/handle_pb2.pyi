@@ -46,7 +46,7 @@ PULL_OUTCOME_FAILED: PullOutcome
 PULL_OUTCOME_DECLINED_UNSUPPORTED: PullOutcome
 
 class Handle(_message.Message):
-    __slots__ = ("handle_id", "engine_id", "remote_request_id", "tenant", "session_key", "message_digest", "num_tokens", "num_blocks", "ttl", "state", "claim_id", "turn_id")
+    __slots__ = ("handle_id", "engine_id", "remote_request_id", "tenant", "session_key", "message_digest", "num_tokens", "num_blocks", "ttl", "state", "claim_id", "turn_id", "age")
     HANDLE_ID_FIELD_NUMBER: _ClassVar[int]
     ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
     REMOTE_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +59,7 @@ class Handle(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     CLAIM_ID_FIELD_NUMBER: _ClassVar[int]
     TURN_ID_FIELD_NUMBER: _ClassVar[int]
+    AGE_FIELD_NUMBER: _ClassVar[int]
     handle_id: str
     engine_id: str
     remote_request_id: str
@@ -71,7 +72,8 @@ class Handle(_message.Message):
     state: HandleState
     claim_id: str
     turn_id: str
-    def __init__(self, handle_id: _Optional[str] = ..., engine_id: _Optional[str] = ..., remote_request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., session_key: _Optional[str] = ..., message_digest: _Optional[str] = ..., num_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., state: _Optional[_Union[HandleState, str]] = ..., claim_id: _Optional[str] = ..., turn_id: _Optional[str] = ...) -> None: ...
+    age: _duration_pb2.Duration
+    def __init__(self, handle_id: _Optional[str] = ..., engine_id: _Optional[str] = ..., remote_request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., session_key: _Optional[str] = ..., message_digest: _Optional[str] = ..., num_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., state: _Optional[_Union[HandleState, str]] = ..., claim_id: _Optional[str] = ..., turn_id: _Optional[str] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class TokenProof(_message.Message):
     __slots__ = ("block_size", "num_tokens", "digests", "tip", "trimmable")

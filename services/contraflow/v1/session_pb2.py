@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63ontraflow/v1/session.proto\x12\rcontraflow.v1\x1a\x1egoogle/protobuf/duration.proto\"\xc1\x01\n\x07Session\x12\x13\n\x0bsession_key\x18\x01 \x01(\t\x12\x11\n\tengine_id\x18\x02 \x01(\t\x12\x15\n\ragent_address\x18\x03 \x01(\t\x12\x11\n\thandle_id\x18\x04 \x01(\t\x12\x12\n\nnum_tokens\x18\x05 \x01(\x04\x12\x16\n\x0emessage_digest\x18\x06 \x01(\t\x12&\n\x03ttl\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x62ranches\x18\x08 \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63ontraflow/v1/session.proto\x12\rcontraflow.v1\x1a\x1egoogle/protobuf/duration.proto\"\xe9\x01\n\x07Session\x12\x13\n\x0bsession_key\x18\x01 \x01(\t\x12\x11\n\tengine_id\x18\x02 \x01(\t\x12\x15\n\ragent_address\x18\x03 \x01(\t\x12\x11\n\thandle_id\x18\x04 \x01(\t\x12\x12\n\nnum_tokens\x18\x05 \x01(\x04\x12\x16\n\x0emessage_digest\x18\x06 \x01(\t\x12&\n\x03ttl\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x62ranches\x18\x08 \x01(\r\x12&\n\x03\x61ge\x18\t \x01(\x0b\x32\x19.google.protobuf.Durationb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,5 +33,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'contraflow.v1.session_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SESSION']._serialized_start=79
-  _globals['_SESSION']._serialized_end=272
+  _globals['_SESSION']._serialized_end=312
 # @@protoc_insertion_point(module_scope)

@@ -50,7 +50,7 @@ def engine_from_proto(message: engine_pb2.Engine) -> Engine | None:
 
 
 def session_to_proto(session: Session, now: float) -> session_pb2.Session:
-    """A session as it travels; its expiry becomes what is left at ``now``."""
+    """A session as it travels; its instants become spans at ``now``."""
     return session_pb2.Session(
         session_key=session.session_key,
         engine_id=session.engine_id,
@@ -60,11 +60,12 @@ def session_to_proto(session: Session, now: float) -> session_pb2.Session:
         message_digest=session.message_digest,
         branches=session.branches,
         ttl=duration(session.expires_at - now),
+        age=duration(now - session.retained_at),
     )
 
 
 def session_from_proto(message: session_pb2.Session, now: float) -> Session:
-    """The session, its expiry on the clock of ``now``."""
+    """The session, its instants on the clock of ``now``."""
     return Session(
         session_key=message.session_key,
         engine_id=message.engine_id,
@@ -74,6 +75,7 @@ def session_from_proto(message: session_pb2.Session, now: float) -> Session:
         message_digest=message.message_digest,
         branches=message.branches,
         expires_at=now + seconds(message.ttl),
+        retained_at=now - seconds(message.age),
     )
 
 
@@ -92,6 +94,7 @@ def handle_to_proto(handle: Handle, engine_id: str, now: float) -> handle_pb2.Ha
         state=f"HANDLE_STATE_{handle.state}",
         claim_id=handle.claim.claim_id if handle.claim else "",
         turn_id=handle.turn_id,
+        age=duration(now - handle.retained_at),
     )
 
 

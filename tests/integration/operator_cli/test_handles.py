@@ -30,6 +30,8 @@ async def test_handles_by_session_and_engine(world: World) -> None:
     found = (await world.document("handles"))["handles"]
     assert [one["state"] for one in found] == ["RETAINED", "CLAIMED", "RETAINED", "RETAINED"]
     assert found[1]["claim_id"] == "claim-1"
+    # Lease and age are of one clock, and neither is older than the test.
+    assert all(479 < one["ttl_seconds"] + one["age_seconds"] <= 481 for one in found)
     text = await world.told("handles", "--engine", "decode-1")
     assert "3 handles of 1 engine" in text
     assert "claim-1" in text

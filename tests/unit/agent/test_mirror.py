@@ -14,6 +14,7 @@ def handle(name: str, session: str = "s", expires_at: float = 100.0) -> Mirrored
         num_tokens=32,
         num_blocks=2,
         expires_at=expires_at,
+        retained_at=0.0,
     )
 
 

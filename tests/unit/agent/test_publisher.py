@@ -18,7 +18,7 @@ KEY = session_key("one")
 
 
 def session(handle_id: str, key: str = KEY, expires_at: float = 100.0) -> Session:
-    return Session(key, "e", "agent:1", handle_id, 32, expires_at)
+    return Session(key, "e", "agent:1", handle_id, 32, expires_at, retained_at=0.0)
 
 
 def settled(publication: Publication, one: Session) -> None:

@@ -38,6 +38,7 @@ class World:
     clock: ManualClock = field(default_factory=ManualClock)
     told: list[MirroredHandle] = field(default_factory=list)
     renewals: list[tuple[int, int]] = field(default_factory=list)
+    first_seen: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.retention = Retention(
@@ -57,7 +58,10 @@ class World:
         """A link begins; the engine holds these handles, with a whole lease."""
         self.requests: asyncio.Queue[pb.AttachRequest] = asyncio.Queue()
         self.link = EngineLink(1)
-        live = [handle(name, name, self.clock.now() + TTL) for name in names]
+        live = [
+            replace(handle(name, name, self.clock.now() + TTL), retained_at=self.retained_at(name))
+            for name in names
+        ]
         self.attachment.linked(self.link, Introduction(DECODE, live))
         self.orders = self.link.orders(self._requests(), self.attachment.on_event)
         self.next: asyncio.Task[pb.AttachResponse] | None = None
@@ -66,6 +70,10 @@ class World:
         requests = self.requests
         while True:
             yield await requests.get()
+
+    def retained_at(self, name: str) -> float:
+        """When the engine retained it: the first time that the test speaks of it."""
+        return self.first_seen.setdefault(name, self.clock.now())
 
     def update(
         self, name: str, state: State = State.RETAINED, *, ttl: float = TTL, claim: str = ""
@@ -78,6 +86,7 @@ class World:
             session_key=name[0],
             num_blocks=2,
             ttl=duration(ttl),
+            age=duration(self.clock.now() - self.retained_at(name)),
             state=f"HANDLE_STATE_{state}",
             claim_id=claim,
         )

@@ -32,6 +32,7 @@ def handle(request_id: str, *, deadline: float = 480.0, tenant: str = "acme") ->
         proof=Proof(16, 16, bytes(8), bytes(16)),
         params={},
         deadline=deadline,
+        retained_at=0.0,
     )
 
 

@@ -28,7 +28,7 @@ ENGINES = {
     one.engine_id: one
     for one in (engine("p", Role.PREFILL), engine("d1", Role.DECODE), engine("d2", Role.DECODE))
 }
-RECORD = Session(BEFORE, "d2", "agent:1", "d2/h", 500, expires_at=100.0)
+RECORD = Session(BEFORE, "d2", "agent:1", "d2/h", 500, expires_at=100.0, retained_at=0.0)
 
 
 def plan(

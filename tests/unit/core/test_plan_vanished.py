@@ -13,7 +13,7 @@ def engine(name: str, role: Role) -> Engine:
 
 
 P, D, D2 = engine("p", Role.PREFILL), engine("d", Role.DECODE), engine("d2", Role.DECODE)
-SESSION = Session(KEY, "d", "agent:1", "h", 500, expires_at=100.0)
+SESSION = Session(KEY, "d", "agent:1", "h", 500, expires_at=100.0, retained_at=0.0)
 
 
 def plan(view: FleetView) -> Plan:

@@ -24,7 +24,7 @@ def engine(
 
 def plan(*engines: Engine, load: dict[str, int] | None = None) -> Plan:
     """D is d1, which holds a handle."""
-    session = Session(KEY, "d1", "agent:1", "d1/1", 500, expires_at=100.0)
+    session = Session(KEY, "d1", "agent:1", "d1/1", 500, expires_at=100.0, retained_at=0.0)
     view = FleetView({one.engine_id: one for one in engines}, {KEY: session})
     found = plan_turn(view, TurnRequest("m", KEY), load or {}, Policy(), now=0.0)
     assert found.decode.engine_id == "d1"

@@ -70,8 +70,11 @@ def engine(name: str = "e1", nonce: str = "n1", draining: bool = False) -> Engin
     )  # fmt: skip
 
 
-def session(world: World, handle: str = "h1", key: str = KEY) -> Session:
-    return Session(key, "e1", "127.0.0.1:2", handle, 100, world.clock.now() + 60)
+def session(
+    world: World, handle: str = "h1", key: str = KEY, *, at: str = "e1", age: float = 0.0
+) -> Session:
+    now = world.clock.now()
+    return Session(key, at, "127.0.0.1:2", handle, 100, now + 60, now - age)
 
 
 async def steps(watch: AsyncGenerator[WatchStep, None], count: int) -> list[object]:
@@ -183,6 +186,39 @@ async def test_each_session_has_its_own_outcome(world: World) -> None:
     assert [type(outcome) for outcome in outcomes] == [InvalidArgument, RegistrationNotFound]
     outcomes, _ = await world.directory.publish("nonsense", [good])
     assert [type(outcome) for outcome in outcomes] == [RegistrationNotFound]
+
+
+@pytest.mark.parametrize(
+    ("age", "kept"), [(9.0, "new"), (1.0, "old")], ids=["retained before", "retained after"]
+)
+async def test_a_former_home_takes_a_session_back_only_with_a_later_handle(
+    world: World, age: float, kept: str
+) -> None:
+    former, _ = await world.directory.register(engine("e1"), 10)
+    home, _ = await world.directory.register(engine("e2"), 10)
+    await world.directory.publish(home, [session(world, "new", at="e2", age=5.0)])
+    await world.settle()
+    outcomes, _ = await world.directory.publish(former, [session(world, "old", age=age)])
+    await world.settle()
+    assert outcomes == [None]
+    assert world.directory.get_session(KEY).handle_id == kept
+
+
+async def test_an_engine_goes_back_to_its_older_handle_and_takes_over_from_one_that_is_gone(
+    world: World,
+) -> None:
+    former, _ = await world.directory.register(engine("e1"), 10)
+    home, _ = await world.directory.register(engine("e2"), 10)
+    await world.directory.publish(home, [session(world, "new", at="e2", age=5.0)])
+    await world.settle()
+    await world.directory.publish(home, [session(world, "branch", at="e2", age=9.0)])
+    await world.settle()
+    assert world.directory.get_session(KEY).handle_id == "branch"
+    await world.directory.deregister(home)
+    await world.settle()
+    await world.directory.publish(former, [session(world, "old", age=20.0)])
+    await world.settle()
+    assert world.directory.get_session(KEY).handle_id == "old"
 
 
 async def test_a_batch_too_large_is_refused(world: World) -> None:

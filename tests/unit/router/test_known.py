@@ -19,7 +19,7 @@ def test_a_key_is_live_while_a_registered_engine_may_hold_its_handle() -> None:
     clock, homes, replies = ManualClock(), Homes(9), Replies(9)
     replica = FleetReplica(clock)
     planner = Planner(replica, homes, replies, Load(), Policy(), clock)
-    record = Session(KEY, "d1", "agent:1", "d1/h", 299, expires_at=clock.now() + 10)
+    record = Session(KEY, "d1", "agent:1", "d1/h", 299, clock.now() + 10, clock.now())
     assert not planner.is_live(KEY)
 
     replica.sessions[KEY] = record

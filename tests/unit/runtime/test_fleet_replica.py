@@ -16,7 +16,7 @@ ENGINE = Engine("e1", "nonce", Role.DECODE, "http://127.0.0.1:1")
 
 
 def session(handle: str, key: str = "a" * 32) -> Session:
-    return Session(key, "e1", "127.0.0.1:2", handle, 100, expires_at=1060.0)
+    return Session(key, "e1", "127.0.0.1:2", handle, 100, expires_at=1060.0, retained_at=1000.0)
 
 
 def engine_event(engine: Engine, revision: int) -> pb.WatchResponse:

@@ -45,6 +45,7 @@ HANDLE = Handle(
     proof=Proof(16, 20, bytes(8), bytes(16)),
     params={"secret": 1},
     deadline=130.0,
+    retained_at=60.0,
     message_digest="ab",
     turn_id="t",
 )
@@ -68,10 +69,10 @@ def _varint(message: engine_pb2.Engine, role: int) -> bytes:
     return bytes([message.DESCRIPTOR.fields_by_name["role"].number << 3, role])
 
 
-def test_a_session_keeps_what_is_left_of_its_life() -> None:
-    session = Session("k", "d-1", "node:7000", "d-1/r", 300, 150.5, "ab")
+def test_a_session_keeps_its_age_and_what_is_left_of_its_life() -> None:
+    session = Session("k", "d-1", "node:7000", "d-1/r", 300, 150.5, 80.0, "ab")
     moved = convert.session_from_proto(convert.session_to_proto(session, now=100.0), now=7.0)
-    assert moved == Session("k", "d-1", "node:7000", "d-1/r", 300, 57.5, "ab")
+    assert moved == Session("k", "d-1", "node:7000", "d-1/r", 300, 57.5, -13.0, "ab")
 
 
 def test_a_handle_travels_without_parameters_and_proof() -> None:
@@ -98,6 +99,7 @@ def test_a_handle_travels_without_parameters_and_proof() -> None:
         state=handle_pb2.HANDLE_STATE_CLAIMED,
         claim_id="c-1",
         turn_id="t",
+        age=Duration(seconds=40),
     )
     assert convert.handle_to_proto(HANDLE, "d-1", now=200.0).ttl == Duration()
 

@@ -28,7 +28,7 @@ from contraflow.v1 import handle_pb2
 from contraflow.wire.convert import seconds
 
 _COLUMNS = (
-    "HANDLE", "STATE", "SESSION", "TENANT", "TOKENS#", "BLOCKS#", "LEASE LEFT#", "CLAIM",
+    "HANDLE", "STATE", "SESSION", "TENANT", "TOKENS#", "BLOCKS#", "AGE#", "LEASE LEFT#", "CLAIM",
 )  # fmt: skip
 
 
@@ -87,6 +87,7 @@ def describe(handle: handle_pb2.Handle) -> dict[str, Any]:
         "tenant": handle.tenant,
         "num_tokens": handle.num_tokens,
         "num_blocks": handle.num_blocks,
+        "age_seconds": seconds(handle.age),
         "ttl_seconds": seconds(handle.ttl),
         "claim_id": handle.claim_id,
         "turn_id": handle.turn_id,
@@ -101,6 +102,7 @@ def _cells(handle: handle_pb2.Handle) -> tuple[str, ...]:
         handle.tenant,
         f"{handle.num_tokens:,}",
         f"{handle.num_blocks:,}",
+        span(seconds(handle.age)),
         span(seconds(handle.ttl)),
         handle.claim_id or "-",
     )

@@ -15,7 +15,7 @@ class EngineRecord(_message.Message):
     def __init__(self, engine: _Optional[_Union[_engine_pb2.Engine, _Mapping]] = ..., lease_id: _Optional[int] = ...) -> None: ...
 
 class SessionRecord(_message.Message):
-    __slots__ = ("session_key", "engine_id", "agent_address", "handle_id", "num_tokens", "message_digest", "expires_unix_ms", "branches")
+    __slots__ = ("session_key", "engine_id", "agent_address", "handle_id", "num_tokens", "message_digest", "expires_unix_ms", "branches", "retained_unix_ms")
     SESSION_KEY_FIELD_NUMBER: _ClassVar[int]
     ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
     AGENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class SessionRecord(_message.Message):
     MESSAGE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     BRANCHES_FIELD_NUMBER: _ClassVar[int]
+    RETAINED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     session_key: str
     engine_id: str
     agent_address: str
@@ -32,4 +33,5 @@ class SessionRecord(_message.Message):
     message_digest: str
     expires_unix_ms: int
     branches: int
-    def __init__(self, session_key: _Optional[str] = ..., engine_id: _Optional[str] = ..., agent_address: _Optional[str] = ..., handle_id: _Optional[str] = ..., num_tokens: _Optional[int] = ..., message_digest: _Optional[str] = ..., expires_unix_ms: _Optional[int] = ..., branches: _Optional[int] = ...) -> None: ...
+    retained_unix_ms: int
+    def __init__(self, session_key: _Optional[str] = ..., engine_id: _Optional[str] = ..., agent_address: _Optional[str] = ..., handle_id: _Optional[str] = ..., num_tokens: _Optional[int] = ..., message_digest: _Optional[str] = ..., expires_unix_ms: _Optional[int] = ..., branches: _Optional[int] = ..., retained_unix_ms: _Optional[int] = ...) -> None: ...
