@@ -122,6 +122,7 @@ class World:
             "handle_id": "d1/chatcmpl-turn-1",
             "num_tokens": tokens,
             "expires_at": SystemClock().now() + 480,
+            "retained_at": SystemClock().now(),
             **fields,
         }
         self.replica.sessions[key] = Session(**session)
