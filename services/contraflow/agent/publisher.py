@@ -117,10 +117,5 @@ class Publication:
 
 def _same(held: Session | None, wanted: Session) -> bool:
     return held is not None and (
-        held.handle_id == wanted.handle_id
-        and held.num_tokens == wanted.num_tokens
-        and held.message_digest == wanted.message_digest
-        and held.branches == wanted.branches
-        and held.agent_address == wanted.agent_address
-        and abs(held.expires_at - wanted.expires_at) <= EXPIRY_TOLERANCE
+        held.says_the_same(wanted) and abs(held.expires_at - wanted.expires_at) <= EXPIRY_TOLERANCE
     )

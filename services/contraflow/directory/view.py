@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from contraflow.core.errors import RevisionCompacted, StoreUnavailable
 from contraflow.core.fleet import Engine, Session
@@ -169,4 +169,4 @@ _SAME_EXPIRY_SECONDS = 0.5  # between two conversions from wall-clock time
 def _same_record(known: Session | None, fresh: Session) -> bool:
     if known is None or abs(known.expires_at - fresh.expires_at) > _SAME_EXPIRY_SECONDS:
         return False
-    return replace(known, expires_at=fresh.expires_at) == fresh
+    return known.says_the_same(fresh)

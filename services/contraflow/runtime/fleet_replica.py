@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from contraflow.core.fleet import Engine, FleetView, Session
 from contraflow.runtime.clock import Clock
@@ -146,8 +145,7 @@ class FleetReplica:
         self._announce(known, session)
 
     def _announce(self, known: Session | None, session: Session) -> None:
-        # A record repeated by a snapshot is no news, though its expiry differs by jitter.
-        if known is None or replace(known, expires_at=session.expires_at) != session:
+        if known is None or not known.says_the_same(session):
             for hook in self._hooks:
                 hook(session)
 

@@ -14,7 +14,7 @@ def engine(name: str, nonce: str = "n") -> Engine:
 
 
 def session(handle: str, expires_at: float = 60.0) -> Session:
-    return Session("k", "e1", "a:1", handle, 1, expires_at, retained_at=0.0)
+    return Session("k", "e1", "a:1", handle, 1, expires_at, retained_at=expires_at - 60.0)
 
 
 def filled(max_history: int = 100) -> View:

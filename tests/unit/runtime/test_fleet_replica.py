@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from tests.support.clock import ManualClock
 
@@ -104,7 +105,9 @@ def test_hooks_hear_of_new_handles_only() -> None:
     world.replica.forget_revision()
     world.clock.advance(5)
     world.snapshot(8, "h1")
-    world.session("h2", 9)
+    later = replace(session("h1"), expires_at=1060.1, retained_at=1000.1)
+    world.replica.apply(session_event(later, 9, world.clock.now()))
+    world.session("h2", 10)
     assert world.heard == ["h1", "h2"]
 
 
