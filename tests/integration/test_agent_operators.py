@@ -129,7 +129,7 @@ async def test_scenario_08_the_handles_of_an_engine_that_was_replaced_are_lost()
 async def test_a_reader_that_is_too_slow_is_refused_and_may_watch_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("contraflow.agent.main.HandleFeed", lambda: HandleFeed(backlog=5))
+    monkeypatch.setattr("contraflow.agent.parts.HandleFeed", lambda: HandleFeed(backlog=5))
     decode = FakeEngineLink(engine())
     async with running_agent() as agent, decode.attached(agent.link):
         call = agent.stub.WatchHandles(pb.WatchHandlesRequest(), timeout=30.0)

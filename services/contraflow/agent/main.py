@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,17 +11,10 @@ import structlog
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from contraflow.agent.app import MAX_PAGE_SIZE
-from contraflow.agent.attachment import Attachment
 from contraflow.agent.config import AgentConfig
-from contraflow.agent.engines import Engines
-from contraflow.agent.feed import HandleFeed
-from contraflow.agent.metrics import HandleMetrics, MeteredAgent, PullMetrics, show_engines
-from contraflow.agent.mirror import MirroredHandle
+from contraflow.agent.parts import AgentParts
 from contraflow.agent.private_socket import require_private_folder
-from contraflow.agent.registrar import Registrar
-from contraflow.agent.registration import EngineRegistration
-from contraflow.agent.retention import Retention
-from contraflow.agent.servicer import MAX_RELEASED, AgentServicer, EngineLinkServicer
+from contraflow.agent.servicer import MAX_RELEASED
 from contraflow.engine.health import is_healthy
 from contraflow.runtime import logging, supervise
 from contraflow.runtime.address import Address
@@ -66,55 +58,19 @@ async def running(
     """
     require_private_folder(config.link_socket)
     directory = DirectoryClient(config.directory, clock)
-
-    def new_registration(attachment: Attachment) -> EngineRegistration:
-        return EngineRegistration(
-            attachment,
-            directory,
-            clock,
-            is_healthy=lambda endpoint: is_healthy(endpoint, _HEALTH_TIMEOUT),
-            agent_address=config.advertised,
-            ttl=config.liveness_ttl_seconds,
-            on_id_reused=engines.note_reuse,
-        )
-
-    def observe_handle(handle: MirroredHandle) -> None:
-        feed.tell(handle)
-        handle_metrics.observe(handle)
-        retention.note(handle)
-
-    feed = HandleFeed()
-    handle_metrics = HandleMetrics(registry)
-    registrar = Registrar(new_registration)
-    engines = Engines(
-        clock,
-        first_epoch=clock.wall_ms(),
-        observe_pull=PullMetrics(registry).observe,
-        observe_handle=observe_handle,
-        on_attached=registrar.attached,
-        on_detached=registrar.detached,
-        on_replaced=registrar.replaced,
-    )
-    retention = Retention(engines.attached, config.retention.policy, clock, handle_metrics.renewals)
-    show_engines(registry, engines)
-    agent = MeteredAgent(
-        engines,
-        feed,
-        acquire_timeout=config.claim.acquire_timeout_seconds,
-        order_timeout=config.claim.order_timeout_seconds,
-        registry=registry,
-        clock=clock,
+    parts = AgentParts(
+        config, directory, clock, registry, lambda endpoint: is_healthy(endpoint, _HEALTH_TIMEOUT)
     )
     server = GrpcServer("agent", Limits(max_batch_items=MAX_RELEASED, max_page_size=MAX_PAGE_SIZE))
     server.add(
         add_AgentServiceServicer_to_server,
-        AgentServicer(agent, config.claim, config.advertised, clock),
+        parts.servicer,
         "contraflow.v1.AgentService",
     )
     link_server = GrpcServer("agent", Limits(max_message_bytes=_MAX_LINK_MESSAGE))
     link_server.add(
         add_EngineLinkServiceServicer_to_server,
-        EngineLinkServicer(engines, clock),
+        parts.link_servicer,
         "contraflow.v1.EngineLinkService",
     )
     link_server.listen(config.link_socket)
@@ -122,19 +78,13 @@ async def running(
     if config.metrics_listen is not None:
         expose(registry, config.metrics_listen)
     try:
-        async with asyncio.TaskGroup() as group, registrar.running():
-            loops = [
-                group.create_task(engines.keep_expiring()),
-                group.create_task(retention.run()),
-            ]
+        async with parts.running():
             await link_server.start()
             await server.start()
             log.info("serving", address=str(address), link_socket=str(config.link_socket))
             try:
                 yield address
             finally:
-                for loop in loops:
-                    loop.cancel()
                 await server.stop(_STOP_GRACE)
                 await link_server.stop(0)
                 log.info("stopped")

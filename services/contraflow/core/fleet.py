@@ -58,8 +58,8 @@ class Session:
 
     def says_the_same(self, other: Session) -> bool:
         """Equal but for the instants, which differ a little with each conversion."""
-        instants = {"expires_at": other.expires_at, "retained_at": other.retained_at}
-        return replace(self, **instants) == other
+        then = replace(self, expires_at=other.expires_at, retained_at=other.retained_at)
+        return then == other
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import structlog
 from contraflow.core.chain import Proof
 from contraflow.core.errors import ContraflowError, Internal
 from contraflow.core.transfer_params import Params
+from contraflow.runtime.channels import OpenChannel, open_channel
 from contraflow.runtime.grpc_errors import TimedOut, Unreachable, domain_errors
 from contraflow.v1 import agent_service_pb2 as pb
 from contraflow.v1 import agent_service_pb2_grpc as pb_grpc
@@ -29,14 +30,8 @@ _ERRAND_TIMEOUT_SECONDS = 5.0
 _OPTIONS = (
     # A token proof takes 8 bytes a block: half a megabyte for a million tokens.
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
-    # A node that comes back shall be asked again at once, not after minutes.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    # A proxy from the environment has no business between parts of one cluster.
-    ("grpc.enable_http_proxy", 0),
 )
 
 
@@ -80,8 +75,11 @@ class Agents:
     """Claims handles and gives them back, lists and releases them. Made inside a running
     event loop."""
 
-    def __init__(self, acquire_deadline: float, start_by: float) -> None:
+    def __init__(
+        self, acquire_deadline: float, start_by: float, open_channel: OpenChannel = open_channel
+    ) -> None:
         """Seconds: the longest wait for a grant, and until when a granted read must start."""
+        self._open_channel = open_channel
         self._deadline = acquire_deadline
         self._start_by = duration(start_by)
         self._channels: dict[str, grpc.aio.Channel] = {}
@@ -176,8 +174,7 @@ class Agents:
     def _stub(self, address: str) -> AgentServiceAsyncStub:
         channel = self._channels.get(address)
         if channel is None:
-            channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
-            self._channels[address] = channel
+            channel = self._channels[address] = self._open_channel(address, _OPTIONS)
         return pb_grpc.AgentServiceStub(channel)
 
 

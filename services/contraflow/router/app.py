@@ -24,6 +24,7 @@ from contraflow.router.routes import Routes
 from contraflow.router.servicer import RouterServicer
 from contraflow.router.tenancy import Tenancy
 from contraflow.router.turn import Turns
+from contraflow.runtime.channels import OpenChannel, open_channel
 from contraflow.runtime.clock import Clock
 from contraflow.runtime.fleet_replica import FleetReplica
 from contraflow.web import UpstreamClient
@@ -44,12 +45,18 @@ class RouterApp:
         replica: FleetReplica,
         clock: Clock,
         ids: Callable[[], str] = new_id,
+        *,
+        client: UpstreamClient | None = None,
+        open_channel: OpenChannel = open_channel,
     ) -> None:
+        """``client`` and ``open_channel`` reach engines and agents, over sockets by default."""
         self.metrics = RouterMetrics()
         self.tenancy = Tenancy({name: t.api_keys for name, t in config.tenants.items()})
         self.homes = Homes(config.max_affinities)
-        self._client = UpstreamClient(config.engines)
-        self._agents = Agents(config.acquire_deadline_seconds, config.claim_start_by_seconds)
+        self._client = client or UpstreamClient(config.engines)
+        self._agents = Agents(
+            config.acquire_deadline_seconds, config.claim_start_by_seconds, open_channel
+        )
         replies = Replies(config.max_affinities)
         load = Load()
         planner = Planner(

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-import grpc
 import structlog
 
 from contraflow.core.errors import (
@@ -19,6 +18,7 @@ from contraflow.core.errors import (
 from contraflow.core.fleet import Engine, Session
 from contraflow.runtime.address import Address
 from contraflow.runtime.backoff import Backoff
+from contraflow.runtime.channels import OpenChannel, open_channel
 from contraflow.runtime.clock import Clock
 from contraflow.runtime.fleet_replica import FleetReplica
 from contraflow.runtime.grpc_errors import (
@@ -43,14 +43,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 ResponseT = TypeVar("ResponseT")
 
-_CHANNEL_OPTIONS = (
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2000),
-    ("grpc.max_receive_message_length", -1),
-    # A proxy from the environment has no business between parts of one cluster.
-    ("grpc.enable_http_proxy", 0),
-)
+_OPTIONS = (("grpc.max_receive_message_length", -1),)
 _TRY_NEXT = (Unreachable, TimedOut, StoreUnavailable)
 
 
@@ -80,6 +73,7 @@ class DirectoryClient:
         call_timeout: float = 2.0,
         quiet_timeout: float = 20.0,
         new_backoff: Callable[[], Backoff] = Backoff,
+        open_channel: OpenChannel = open_channel,
     ) -> None:
         """``call_timeout`` bounds each try; a watch that is silent for ``quiet_timeout``
         seconds (the directory marks progress far more often) is taken for dead."""
@@ -87,10 +81,7 @@ class DirectoryClient:
         self._call_timeout = call_timeout
         self._quiet_timeout = quiet_timeout
         self._new_backoff = new_backoff
-        self._channels = [
-            grpc.aio.insecure_channel(str(address), options=_CHANNEL_OPTIONS)
-            for address in addresses
-        ]
+        self._channels = [open_channel(str(address), _OPTIONS) for address in addresses]
         self._stubs: list[DirectoryServiceAsyncStub] = [
             DirectoryServiceStub(channel) for channel in self._channels
         ]
