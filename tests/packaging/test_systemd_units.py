@@ -22,9 +22,9 @@ from tests.support.systemd_units import (
 )
 
 from contraflow.agent.config import AgentConfig
+from contraflow.cli.commands import commands
 from contraflow.cli.deployment.engine_command import EngineHandle, kv_transfer_config
 from contraflow.cli.deployment.spec import DeploymentSpec
-from contraflow.cli.main import main
 from contraflow.core.fleet import Role
 from contraflow.router.config import RouterConfig
 from contraflow.runtime.config import load
@@ -53,7 +53,7 @@ def each(units: list[Unit]) -> pytest.MarkDecorator:
 
 def parse_command(words: list[str]) -> None:
     """AssertionError or UsageError if ``contraflow`` does not take these arguments."""
-    command = main.get_command(click.Context(main), words[0])
+    command = commands.get_command(click.Context(commands), words[0])
     assert command is not None, words
     command.make_context(words[0], words[1:])
 

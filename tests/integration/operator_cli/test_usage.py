@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from tests.integration.operator_cli.world import World
 from tests.support.directory_content import free_address
 
-from contraflow.cli.main import main
+from contraflow.cli.commands import commands
 
 pytestmark = pytest.mark.integration
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 @pytest.mark.parametrize("command", ["ps", "sessions", "handles", "drain x", "release a/1"])
 async def test_without_a_directory_one_line_says_what_to_do(command: str) -> None:
     result = await asyncio.to_thread(
-        CliRunner().invoke, main, [*command.split(), "--directory", str(free_address())]
+        CliRunner().invoke, commands, [*command.split(), "--directory", str(free_address())]
     )
     assert result.exit_code == 1
     assert result.stderr.count("\n") == 1
@@ -40,7 +40,7 @@ async def test_without_a_directory_one_line_says_what_to_do(command: str) -> Non
     ],
 )
 def test_wrong_usage_is_exit_status_2(args: tuple[str, ...]) -> None:
-    assert CliRunner().invoke(main, args).exit_code == 2
+    assert CliRunner().invoke(commands, args).exit_code == 2
 
 
 async def test_a_server_of_another_kind_is_called_so(world: World) -> None:

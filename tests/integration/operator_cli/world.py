@@ -13,7 +13,7 @@ from tests.support.fake_engine_link import FakeEngineLink
 from tests.support.fake_router import FakeRouter
 from tests.support.running_agent import RunningAgent, eventually
 
-from contraflow.cli.main import main
+from contraflow.cli.commands import commands
 from contraflow.core.handle import Handle
 from contraflow.runtime.directory_client import DirectoryClient
 
@@ -33,7 +33,7 @@ class World:
         """A command, in a thread beside the servers."""
         with capture_logs():  # or the servers' log lines would land in its output
             return await asyncio.to_thread(
-                CliRunner().invoke, main, args, input=answer, env=self.environment
+                CliRunner().invoke, commands, args, input=answer, env=self.environment
             )
 
     async def told(self, *args: str, answer: str = "") -> str:

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from contraflow.cli import operate
-from contraflow.cli.main import main
+from contraflow.cli.commands import commands
 
-CONTEXT = click.Context(main)
-COMMANDS = main.list_commands(CONTEXT)
+CONTEXT = click.Context(commands)
+COMMANDS = commands.list_commands(CONTEXT)
 
 
 def examples(command: click.Command) -> list[list[str]]:
@@ -30,14 +30,14 @@ def examples(command: click.Command) -> list[list[str]]:
 
 
 def command_of(name: str) -> click.Command:
-    command = main.get_command(CONTEXT, name)
+    command = commands.get_command(CONTEXT, name)
     assert command is not None
     return command
 
 
 def test_the_operators_commands_are_there() -> None:
     assert set(operate.COMMANDS) <= set(COMMANDS)
-    assert main.get_command(CONTEXT, "nonsense") is None
+    assert commands.get_command(CONTEXT, "nonsense") is None
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])
@@ -46,7 +46,7 @@ def test_every_help_shows_examples_and_each_of_them_parses(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "body.json").write_text("{}")
-    shown = examples(command_of(name) if name else main)
+    shown = examples(command_of(name) if name else commands)
     assert shown
     for first, *rest in shown:
         assert name in ("", first)
@@ -55,6 +55,6 @@ def test_every_help_shows_examples_and_each_of_them_parses(
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_is_printed(name: str) -> None:
-    result = CliRunner().invoke(main, [name, "--help"])
+    result = CliRunner().invoke(commands, [name, "--help"])
     assert result.exit_code == 0
     assert "Example" in result.output

@@ -10,13 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 import contraflow
-from contraflow.cli.main import main
+from contraflow.cli.commands import commands
 
 COMMANDS = ("directory", "agent", "router", "engine-sim", "up", "demo", "wait-engine")
 
 
 def test_version() -> None:
-    result = CliRunner().invoke(main, ["--version"])
+    result = CliRunner().invoke(commands, ["--version"])
     assert (result.exit_code, result.output) == (
         0,
         f"contraflow, version {contraflow.__version__}\n",
@@ -25,7 +25,7 @@ def test_version() -> None:
 
 @pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)])
 def test_help_has_examples(command: tuple[str, ...]) -> None:
-    result = CliRunner().invoke(main, [*command, "--help"])
+    result = CliRunner().invoke(commands, [*command, "--help"])
     assert result.exit_code == 0
     assert f"contraflow {' '.join(command)}".strip() in result.output.partition("Example")[2]
 
@@ -38,7 +38,7 @@ def test_wrong_configuration_is_one_line_and_exit_status_2(
     path = tmp_path / "it.toml"
     path.write_text(text)
     with pytest.raises(SystemExit) as caught:
-        main([service, "--config", str(path)])
+        commands([service, "--config", str(path)])
     error = capfd.readouterr().err
     assert caught.value.code == 2
     assert error.count("\n") == 1
@@ -46,7 +46,7 @@ def test_wrong_configuration_is_one_line_and_exit_status_2(
 
 
 def test_a_service_needs_a_file() -> None:
-    assert CliRunner().invoke(main, ["router"]).exit_code == 2
+    assert CliRunner().invoke(commands, ["router"]).exit_code == 2
 
 
 def test_up_names_a_port_in_use_before_anything_starts(
@@ -58,7 +58,7 @@ def test_up_names_a_port_in_use_before_anything_starts(
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(SystemExit) as caught:
-            main(["up", "--port", str(port)])
+            commands(["up", "--port", str(port)])
     assert caught.value.code == 2
     error = capfd.readouterr().err
     assert error == f"contraflow: 127.0.0.1:{port} is in use by another process\n"
@@ -69,6 +69,6 @@ def test_up_says_what_setup_is_missing(
 ) -> None:
     monkeypatch.setenv("CONTRAFLOW_ENGINE_PYTHON", "/no/such/python")
     with pytest.raises(SystemExit) as caught:
-        main(["up"])
+        commands(["up"])
     assert caught.value.code == 1
     assert "make setup" in capfd.readouterr().err

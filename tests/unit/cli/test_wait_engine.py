@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.support.clock import ManualClock
 from tests.support.fake_engine_link import HealthEndpoint
 
-from contraflow.cli.main import main
+from contraflow.cli.commands import commands
 from contraflow.cli.wait_engine import EngineNotStarted, until_started
 
 NOBODY = "http://127.0.0.1:1"
@@ -49,7 +49,7 @@ async def test_the_wait_ends_with_the_engine() -> None:
 def test_a_process_that_is_gone_is_one_line_and_exit_status_1() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    result = CliRunner().invoke(main, ["wait-engine", NOBODY, "--pid", str(gone.pid)])
+    result = CliRunner().invoke(commands, ["wait-engine", NOBODY, "--pid", str(gone.pid)])
     assert result.exit_code == 1
     assert "contraflow: the engine has ended" in result.stderr
     assert result.stderr.count("\n") == 1
@@ -57,10 +57,10 @@ def test_a_process_that_is_gone_is_one_line_and_exit_status_1() -> None:
 
 def test_a_process_that_runs_is_waited_for_until_the_end_of_the_time() -> None:
     command = ["wait-engine", NOBODY, "--pid", str(os.getpid()), "--within", "0"]
-    result = CliRunner().invoke(main, command)
+    result = CliRunner().invoke(commands, command)
     assert result.exit_code == 1
     assert "after 0 s" in result.stderr
 
 
 def test_what_is_no_url_is_wrong_usage() -> None:
-    assert CliRunner().invoke(main, ["wait-engine", "10.0.0.5:8100"]).exit_code == 2
+    assert CliRunner().invoke(commands, ["wait-engine", "10.0.0.5:8100"]).exit_code == 2

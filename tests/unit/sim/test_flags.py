@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from contraflow.cli.commands import commands
 from contraflow.cli.deployment.engine_command import EngineHandle, kv_transfer_config
 from contraflow.cli.deployment.spec import DeploymentSpec
-from contraflow.cli.main import main
 from contraflow.core.fleet import Role
 from contraflow.runtime.config import ConfigError
 from contraflow.sim.main import Flags, engine_options, events_config
@@ -126,5 +126,5 @@ def test_flags_of_vllm_that_mean_nothing_here_are_taken(capfd: pytest.CaptureFix
 
 def exit_of(flags: list[str]) -> Any:
     with pytest.raises(SystemExit) as caught:
-        main(["engine-sim", "--model", "m", *flags])
+        commands(["engine-sim", "--model", "m", *flags])
     return caught.value.code

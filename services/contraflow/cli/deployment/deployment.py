@@ -169,11 +169,11 @@ class Deployment:
                 await self._until_known()
 
     async def _stop(self) -> None:
-        self._progress.waiting("stopping all processes")
-        try:
-            await self._stack.aclose()
-        finally:
-            self._progress.idle()
+        async with AsyncExitStack() as stopping:
+            stopping.callback(self._progress.idle)
+            stopping.push_async_exit(self._stack)
+            # If this can not be told, for the output is what has failed, all is stopped the same.
+            self._progress.waiting("stopping all processes")
 
     async def _demo_model(self, python: Path) -> Path:
         target = self._project.model_dir()

@@ -1,0 +1,211 @@
+"""The commands: the services, a deployment of all of them on this machine, and the operators'."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+import contraflow
+from contraflow.cli import operate
+from contraflow.cli.engine_sim import engine_sim
+from contraflow.cli.written import output_is_written
+
+_CONFIG = click.option(
+    "--config",
+    "config",
+    required=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Configuration in TOML.",
+)
+
+_ENGINE = click.option(
+    "--engine", type=click.Choice(["vllm", "sim"]), default="vllm", show_default=True,
+    help="Real vLLM with NIXL on CPU cores, or simulated engines.",
+)  # fmt: skip
+
+
+class _Commands(click.Group):
+    """Loads the operators' commands when they are named: services do without. Ends by Ctrl-C, or
+    because nobody takes the output, are no failures to show a stack for."""
+
+    def main(self, *args: Any, **settings: Any) -> Any:
+        """As click's."""
+        with output_is_written():
+            return super().main(*args, **settings)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click's."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            ctx.exit(128 + signal.SIGINT)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *operate.COMMANDS])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in operate.COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        module = import_module(f"contraflow.cli.operate.{cmd_name}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+
+@click.group(
+    "contraflow",
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(contraflow.__version__, prog_name="contraflow")
+def commands() -> None:
+    """Control plane for bidirectional KV cache transfer between vLLM engines.
+
+    \b
+    Examples:
+      contraflow demo                          five turns on real engines, and the proof
+      contraflow demo --engine sim             the same in seconds, on simulated engines
+      contraflow up --port 8000                keep a deployment running for OpenAI clients
+      contraflow router --config router.toml   one service of a cluster
+      contraflow ps                            the engines of a cluster
+
+    Exit status: 0 on success, 1 if something failed, 2 for wrong usage or configuration.
+    """
+
+
+@commands.command()
+@_CONFIG
+def directory(config: Path) -> None:
+    """Serve the directory: what the fleet knows of engines and sessions, kept in etcd.
+
+    \b
+    Example:
+      contraflow directory --config /etc/contraflow/directory.toml
+    """
+    _serve("directory", config)
+
+
+@commands.command()
+@_CONFIG
+def agent(config: Path) -> None:
+    """Serve the agent of a node, beside its vLLM engines.
+
+    \b
+    Example:
+      contraflow agent --config /etc/contraflow/agent.toml
+    """
+    _serve("agent", config)
+
+
+@commands.command()
+@_CONFIG
+def router(config: Path) -> None:
+    """Serve a router: the OpenAI front door.
+
+    \b
+    Example:
+      contraflow router --config /etc/contraflow/router.toml
+    """
+    _serve("router", config)
+
+
+@commands.command()
+@click.option(
+    "--port", type=click.IntRange(1, 65535), metavar="N",
+    help="Port of the first router; a random free one by default.",
+)  # fmt: skip
+@click.option(
+    "--routers", type=click.IntRange(1, 16), default=1, show_default=True, metavar="N",
+    help="How many routers.",
+)  # fmt: skip
+@click.option(
+    "--prefill", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N",
+    help="How many prefill engines.",
+)  # fmt: skip
+@click.option(
+    "--decode", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N",
+    help="How many decode engines.",
+)  # fmt: skip
+@_ENGINE
+def up(engine: str, prefill: int, decode: int, port: int | None, routers: int) -> None:
+    """Run a whole deployment on this machine until Ctrl-C.
+
+    Prefill and decode engines; etcd, directory, agent and routers in front. Any OpenAI client
+    can talk to it. The engines are real vLLM with a tiny random model on CPU cores, 1.7 GB of
+    memory each, or simulated ones, which start in seconds.
+
+    \b
+    Examples:
+      contraflow up
+      contraflow up --port 8000 --routers 2
+      contraflow up --engine sim --prefill 4 --decode 4
+    """
+    from contraflow.cli.deployment import DeploymentSpec, EngineKind
+    from contraflow.cli.up import run
+
+    spec = DeploymentSpec(
+        engine=EngineKind(engine),
+        prefills=prefill,
+        decodes=decode,
+        routers=routers,
+        router_port=port,
+        sim_profile="cpu-demo",
+    )
+    sys.exit(run(spec))
+
+
+@commands.command()
+@_ENGINE
+def demo(engine: str) -> None:
+    """Run a five-turn agent conversation and prove that KV is pulled back.
+
+    Fails if a figure differs from the engines' own metrics, or a token from a plain engine's.
+
+    \b
+    Examples:
+      contraflow demo
+      contraflow demo --engine sim
+    """
+    from contraflow.cli.demo.run import run
+    from contraflow.cli.deployment import EngineKind
+
+    sys.exit(run(EngineKind(engine)))
+
+
+commands.add_command(engine_sim)
+
+
+@commands.command("wait-engine")
+@click.argument("endpoint", metavar="URL")
+@click.option(
+    "--within", type=click.FloatRange(min=0), default=2400.0, show_default=True,
+    metavar="SECONDS", help="The longest wait.",
+)  # fmt: skip
+@click.option(
+    "--pid", type=click.IntRange(min=1), metavar="N",
+    help="The engine's process: if it ends, so does the wait.",
+)  # fmt: skip
+def wait_engine(endpoint: str, within: float, pid: int | None) -> None:
+    """Wait until an engine answers. The units of systemd call it started then.
+
+    URL is the base of its OpenAI server.
+
+    \b
+    Example:
+      contraflow wait-engine http://10.0.0.5:8100 --within 600
+    """
+    from contraflow.cli.wait_engine import run
+
+    if not endpoint.startswith(("http://", "https://")):
+        raise click.BadParameter("must begin with http:// or https://", param_hint="URL")
+    sys.exit(run(endpoint, within, pid))
+
+
+def _serve(service: str, config: Path) -> None:
+    # Imported here: a service loads neither the others' libraries nor the deployment's.
+    sys.exit(import_module(f"contraflow.{service}.main").run(config))
