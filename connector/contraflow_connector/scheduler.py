@@ -11,7 +11,8 @@ from contraflow.core.handle import Handle
 from contraflow.core.transfer_params import Params
 from contraflow_connector.decisions import Decisions
 from contraflow_connector.guard import guarded
-from contraflow_connector.link import Link, claimed_params
+from contraflow_connector.link import Link
+from contraflow_connector.orders import claimed_params
 from contraflow_connector.retained import Retained
 from contraflow_connector.settings import Settings
 from contraflow_connector.vllm_compat import (

@@ -24,7 +24,8 @@ from contraflow.sim.scheduler import Scheduler
 from contraflow.sim.sequence import Sequence, Status
 from contraflow.sim.transfer import REGISTRATION_GENERATION, Pull, Transfer, remote_address
 from contraflow_connector.decisions import AgentLink
-from contraflow_connector.link import Link, claimed_params
+from contraflow_connector.link import Link
+from contraflow_connector.orders import claimed_params
 from contraflow_connector.renewals import Answer
 from contraflow_connector.retained import Retained
 

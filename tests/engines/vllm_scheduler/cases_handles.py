@@ -24,7 +24,7 @@ from contraflow.core.handle import Handle, State
 from contraflow.core.instructions import Instructions
 from contraflow.core.transfer_params import OURS, for_plain_decode, has_remote_blocks
 from contraflow_connector.events import WorkerEvents
-from contraflow_connector.link import claimed_params
+from contraflow_connector.orders import claimed_params
 from contraflow_connector.vllm_compat import EXPIRY_MARGIN_SECONDS, WorkerReport, releases_of
 
 

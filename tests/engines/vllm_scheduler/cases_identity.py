@@ -45,7 +45,7 @@ def registering_memory_starts_the_link_once() -> None:
         link = links[0]
         assert link is not None
         assert links == [link] * 3
-        described = link._engine
+        described = link._orders._engine
         assert described.vllm_version == vllm.__version__
         assert described.connector_version == (15 if HAS_GENERATION else 14)
         assert (described.trimmable, described.bidirectional) == (True, True)

@@ -20,7 +20,7 @@ from contraflow.core.transfer_params import (
 )
 from contraflow.v1 import transfer_params_pb2
 from contraflow.wire.params import params_from_proto, params_to_proto
-from contraflow_connector.link import claimed_params
+from contraflow_connector.orders import claimed_params
 from contraflow_connector.vllm_compat import EXPIRY_MARGIN_SECONDS
 
 PROMPT = [7 + i % 200 for i in range(100)]

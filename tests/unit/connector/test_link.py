@@ -20,7 +20,8 @@ from contraflow.v1 import errors_pb2, handle_pb2
 from contraflow.wire.convert import duration, engine_from_proto, proof_from_proto
 from contraflow.wire.params import params_from_proto
 from contraflow_connector import link as link_module
-from contraflow_connector.link import Link, claimed_params
+from contraflow_connector.link import Link
+from contraflow_connector.orders import claimed_params
 from contraflow_connector.retained import Retained
 
 ENGINE = Engine("e", "nonce", Role.DECODE, "http://h", model="m", block_size=16)
