@@ -7,6 +7,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -180,8 +181,19 @@ def demo(engine: str) -> None:
 commands.add_command(engine_sim)
 
 
+def _base_url(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    try:
+        url = urlsplit(value)
+        good = url.scheme in ("http", "https") and url.hostname and url.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        raise click.BadParameter(f"{value!r} is not http://host:port or https://host:port")
+    return value
+
+
 @commands.command("wait-engine")
-@click.argument("endpoint", metavar="URL")
+@click.argument("endpoint", metavar="URL", callback=_base_url)
 @click.option(
     "--within", type=click.FloatRange(min=0), default=2400.0, show_default=True,
     metavar="SECONDS", help="The longest wait.",
@@ -201,8 +213,6 @@ def wait_engine(endpoint: str, within: float, pid: int | None) -> None:
     """
     from contraflow.cli.wait_engine import run
 
-    if not endpoint.startswith(("http://", "https://")):
-        raise click.BadParameter("must begin with http:// or https://", param_hint="URL")
     sys.exit(run(endpoint, within, pid))
 
 

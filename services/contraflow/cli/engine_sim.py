@@ -10,6 +10,12 @@ import click
 _NAMED: dict[str, Any] = {"metavar": "N", "show_default": True}
 
 
+def _not_blank(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    if any(not text.strip() for text in ([value] if isinstance(value, str) else value)):
+        raise click.BadParameter("must not be empty")
+    return value
+
+
 def _ignored(command: Any) -> Any:
     """Flags of vLLM that launchers pass and that mean nothing here."""
     for name in ("--dtype", "--tool-call-parser"):
@@ -20,27 +26,31 @@ def _ignored(command: Any) -> Any:
 
 
 @click.command("engine-sim")
-@click.option("--model", required=True, metavar="NAME", help="Whose KV blocks they are.")
 @click.option(
-    "--served-model-name", "served_model_names", multiple=True, metavar="NAME",
-    help="What requests call the model; may be given several times.",
-)  # fmt: skip
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="0 picks one.", **_NAMED)
-@click.option(
-    "--block-size", type=click.IntRange(1), default=16, help="Tokens of a block.", **_NAMED
+    "--model", required=True, metavar="NAME", callback=_not_blank, help="Whose KV blocks they are."
 )
 @click.option(
-    "--num-gpu-blocks-override", "num_blocks", type=click.IntRange(2), default=4096,
-    help="Blocks of KV cache.", **_NAMED,
+    "--served-model-name", "served_model_names", multiple=True, metavar="NAME",
+    callback=_not_blank, help="What requests call the model; may be given several times.",
+)  # fmt: skip
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST", callback=_not_blank)
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="0 picks one.", **_NAMED)
+@click.option(
+    "--block-size", type=click.IntRange(1, 65_536), default=16, help="Tokens of a block.",
+    **_NAMED,
 )  # fmt: skip
 @click.option(
-    "--max-model-len", type=click.IntRange(2), default=32_768,
+    "--num-gpu-blocks-override", "num_blocks", type=click.IntRange(2, 1_000_000),
+    default=4096, help="Blocks of KV cache.", **_NAMED,
+)  # fmt: skip
+@click.option(
+    "--max-model-len", type=click.IntRange(2, 100_000_000), default=32_768,
     help="Tokens of prompt and answer.", **_NAMED,
 )  # fmt: skip
 @click.option(
-    "--max-num-seqs", type=click.IntRange(1), default=64, help="Requests in a batch.", **_NAMED
-)
+    "--max-num-seqs", type=click.IntRange(1, 65_536), default=64, help="Requests in a batch.",
+    **_NAMED,
+)  # fmt: skip
 @click.option(
     "--data-parallel-size", type=click.IntRange(1, 64), default=1,
     help="Ranks; X-data-parallel-rank picks one.", **_NAMED,
@@ -62,7 +72,8 @@ def _ignored(command: Any) -> Any:
 )  # fmt: skip
 @click.option(
     "--side-channel-host", envvar="VLLM_NIXL_SIDE_CHANNEL_HOST", default="127.0.0.1",
-    show_default=True, show_envvar=True, metavar="HOST", help="Where peers read blocks.",
+    show_default=True, show_envvar=True, metavar="HOST", callback=_not_blank,
+    help="Where peers read blocks.",
 )  # fmt: skip
 @click.option(
     "--side-channel-port", envvar="VLLM_NIXL_SIDE_CHANNEL_PORT", type=click.IntRange(0, 65535),

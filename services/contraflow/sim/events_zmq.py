@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import zmq
@@ -23,18 +23,19 @@ from contraflow.sim.kv_events import KvEvent
 END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)
 _MEDIUM = "GPU"
 _KIND = "full_attention"
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
 class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The object of ``--kv-events-config``. Ports of endpoints count up with the rank."""
 
     enable_kv_cache_events: bool = False
-    publisher: str = "zmq"
+    publisher: Literal["zmq", "null"] = "zmq"
     endpoint: str = "tcp://*:5557"
     replay_endpoint: str | None = None
-    buffer_steps: int = 10_000
-    hwm: int = 100_000
-    max_queue_size: int = 100_000
+    buffer_steps: _Count = 10_000
+    hwm: _Count = 100_000
+    max_queue_size: _Count = 100_000
     topic: str = ""
 
     @property
@@ -116,7 +117,9 @@ def with_rank(endpoint: str, rank: int) -> str:
         # ZMQ would take the port modulo 2**16.
         if port.isdecimal() and int(port) + rank < 2**16:
             return f"{host}:{int(port) + rank if int(port) else 0}"
-    raise ValueError(f"{endpoint!r} is not 'tcp://host:port' or 'inproc://name'")
+    raise ValueError(
+        f"{endpoint!r} is not 'tcp://host:port', with a port for each rank, or 'inproc://name'"
+    )
 
 
 class KvEventPublisher:

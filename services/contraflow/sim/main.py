@@ -28,6 +28,7 @@ from contraflow_connector.settings import parse as parse_settings
 
 GRACE_SECONDS = 1.0
 """How long running requests may go on after a signal; then they are cut off, as vLLM does."""
+_MAX_SECONDS = 365 * 24 * 3600.0
 log = structlog.get_logger()
 
 
@@ -155,7 +156,7 @@ def _transfer_options(text: str) -> dict[str, Any]:
         "role": settings.role,
         "agent": settings.agent,
         "endpoint": settings.endpoint,
-        "bidirectional": bool(extra.get("bidirectional_kv_xfer", False)),
+        "bidirectional": _switch(extra, "bidirectional_kv_xfer"),
         "retention_ttl": _seconds(extra, "decoder_kv_blocks_ttl", 480.0),
         "kv_lease": _seconds(extra, "kv_lease_duration", 30.0),
     }
@@ -176,10 +177,20 @@ def _decode(flag: str, text: str, kind: type[Any]) -> Any:
         raise ConfigError(f"{flag}: {error}") from error
 
 
+def _switch(extra: Mapping[str, Any], key: str) -> bool:
+    value = extra.get(key, False)
+    if not isinstance(value, bool):
+        raise ConfigError(f"--kv-transfer-config: {key} must be true or false")
+    return value
+
+
 def _seconds(extra: Mapping[str, Any], key: str, default: float) -> float:
     value = extra.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise ConfigError(f"--kv-transfer-config: {key} must be a positive number of seconds")
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (number and 0 < value <= _MAX_SECONDS):
+        raise ConfigError(
+            f"--kv-transfer-config: {key} must be a positive number of seconds, at most a year"
+        )
     return float(value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from contraflow.core.fleet import Engine, Role
@@ -11,6 +12,9 @@ from contraflow.sim.profile import PROFILES, Profile
 
 CONNECTOR_VERSIONS = {"0.32": 14, "0.33": 15}
 """Version of vLLM's NIXL connector protocol, by release."""
+_KV_ROLES = ("kv_both", "kv_consumer", "kv_producer")
+_MAX_ID = 400
+"""Characters; each start adds some, and the directory takes 512."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +56,20 @@ class SimOptions:
 
     def __post_init__(self) -> None:
         if self.vllm_version not in CONNECTOR_VERSIONS:
-            raise ValueError(f"vllm_version must be one of {', '.join(CONNECTOR_VERSIONS)}")
+            raise ValueError(f"vllm_version must be one of {_join(CONNECTOR_VERSIONS)}")
+        if not 0 < len(self.engine_id) <= _MAX_ID or not self.engine_id.isprintable():
+            raise ValueError(f"engine_id must be 1 to {_MAX_ID} printable characters")
+        if "/" in self.engine_id:
+            raise ValueError(
+                f"engine_id is {self.engine_id!r}; it must not contain '/', which ends it in the "
+                "ids of handles"
+            )
+        if self.kv_role not in _KV_ROLES:
+            raise ValueError(f"kv_role is {self.kv_role!r}; it must be one of {_join(_KV_ROLES)}")
         if self.role not in set(Role):
             raise ValueError("role must be prefill or decode")
         if self.profile not in PROFILES:
-            raise ValueError(f"profile must be one of {', '.join(PROFILES)}")
+            raise ValueError(f"profile must be one of {_join(PROFILES)}")
         if self.block_size < 1 or self.num_blocks < 2:
             raise ValueError("block_size must be at least 1 and num_blocks at least 2")
         if self.side_port + self.dp_rank > 65535:
@@ -116,3 +129,7 @@ class SimOptions:
             trimmable=self.trimmable,
             compatibility_class=self.compatibility_class,
         )
+
+
+def _join(names: Iterable[str]) -> str:
+    return ", ".join(names)

@@ -62,5 +62,10 @@ def test_a_process_that_runs_is_waited_for_until_the_end_of_the_time() -> None:
     assert "after 0 s" in result.stderr
 
 
-def test_what_is_no_url_is_wrong_usage() -> None:
-    assert CliRunner().invoke(commands, ["wait-engine", "10.0.0.5:8100"]).exit_code == 2
+@pytest.mark.parametrize(
+    "text", ["10.0.0.5:8100", "http://", "http://h:x", "http://h:70000", "http://[::1", "ftp://h:1"]
+)
+def test_what_is_no_url_is_wrong_usage(text: str) -> None:
+    result = CliRunner().invoke(commands, ["wait-engine", text, "--within", "0"])
+    assert result.exit_code == 2
+    assert f"{text!r} is not http://host:port" in result.stderr

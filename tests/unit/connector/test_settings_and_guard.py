@@ -20,6 +20,11 @@ from contraflow_connector.settings import Settings, parse
         ({"role": "decode"}, "kv_both", Settings(role="decode")),
         ({"role": ""}, "kv_consumer", Settings(role="decode")),
         (
+            {"endpoint": "http://[::1]:8000/"},
+            "kv_both",
+            Settings("", "http://[::1]:8000/", "prefill"),
+        ),
+        (
             {"agent": "unix:/a", "endpoint": "http://h"},
             "kv_both",
             Settings("unix:/a", "http://h", "prefill"),
@@ -28,6 +33,13 @@ from contraflow_connector.settings import Settings, parse
 )
 def test_what_is_understood(value: object, kv_role: str, expected: Settings) -> None:
     assert parse(value, kv_role) == expected
+
+
+NO_ENDPOINTS = (
+    "x", "h:8000", "unix:/h", "ftp://h:1", "https://h:1", "http://", "http://:8000", "http://h:0",
+    "http://h:70000", "http://h:x", "http://[::1", "http://h/v1", "http://h?a=1", "http://u@h",
+    "http://h h", "http://h\n", "http://h%20h",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -41,6 +53,8 @@ def test_what_is_understood(value: object, kv_role: str, expected: Settings) -> 
         ({"role": "both"}, "both"),
         ({"role": "PREFILL"}, "PREFILL"),
         ({"agent": "unix:/a"}, "endpoint"),
+        *(({"endpoint": text}, "must be http://host:port") for text in NO_ENDPOINTS),
+        ({"agent": "http://h:7200", "endpoint": "http://h"}, "must be a gRPC target"),
     ],
 )
 def test_what_is_refused_in_one_line_that_names_it(value: object, named: str) -> None:
