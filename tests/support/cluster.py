@@ -237,16 +237,15 @@ class Cluster:
 
         async def watch() -> str:
             request = agent_pb.WatchHandlesRequest(session_key=handle.session_key)
-            states: dict[str, str] = {}
             async with self._agent() as channel:
                 async for event in AgentServiceStub(channel).WatchHandles(request, timeout=60):
+                    name = handle_pb2.HandleState.Name(event.handle.state)
                     if event.HasField("listed"):
                         listed.set()
-                    else:
-                        name = handle_pb2.HandleState.Name(event.handle.state)
-                        states[event.handle.handle_id] = name.removeprefix("HANDLE_STATE_")
-                    if states.get(handle.handle_id, "RETAINED") not in LIVE:
-                        return states[handle.handle_id]
+                    elif event.handle.handle_id == handle.handle_id:
+                        state = name.removeprefix("HANDLE_STATE_")
+                        if state not in LIVE:
+                            return state
             raise AssertionError("the watch has ended")
 
         task = asyncio.create_task(watch())

@@ -148,6 +148,17 @@ def test_an_engine_gets_the_connector_and_environment_of_the_spec_but_the_refere
     assert "PYTHONPATH" not in plain.env
 
 
+def test_the_ranks_of_an_engine_are_not_bound_to_its_core() -> None:
+    spec = DeploymentSpec(tensor_parallel=2)
+    ranks = real_process(spec, engine(Role.DECODE))
+    assert ranks.command[ranks.command.index("--tensor-parallel-size") + 1] == "2"
+    assert ranks.env["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
+    assert ranks.env["OMP_NUM_THREADS"] == "1"
+    plain = real_process(spec, engine(None))
+    assert "--tensor-parallel-size" not in plain.command
+    assert plain.env["VLLM_CPU_OMP_THREADS_BIND"] == "1"
+
+
 def test_a_sim_engine_is_told_what_a_real_one_is_told() -> None:
     spec = DeploymentSpec(engine=EngineKind.SIM, block_size=16, blocks=64)
     handle = engine(Role.DECODE)

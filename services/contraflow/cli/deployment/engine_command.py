@@ -65,6 +65,11 @@ def vllm_process(
     ]  # fmt: skip
     env = {**_environment(engine), "TMPDIR": str(scratch)}
     if engine.role is not None:
+        command += ["--tensor-parallel-size", str(spec.tensor_parallel)]
+        if spec.tensor_parallel > 1:
+            # A rank that waits for another yields in a loop. Bound to a core it is then starved
+            # for most of a minute, as soon as NIXL's thread of another engine is busy there.
+            env |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
         env |= spec.engine_env
     return ProcessSpec(engine.name, command, tier=ENGINE_TIER, env=env, hint=_VLLM_HINT)
 

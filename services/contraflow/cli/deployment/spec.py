@@ -47,6 +47,8 @@ class DeploymentSpec:
     connector_module: str | None = "contraflow_connector.connector"
     engine_env: Mapping[str, str] = field(default_factory=dict)
     engine_args: tuple[str, ...] = ()
+    tensor_parallel: int = 1
+    """Ranks of each prefill and decode engine of vLLM; the reference has one."""
     sim_profile: str = "instant"
     """Cost profile of sim engines."""
     blocks: int = 512
