@@ -22,7 +22,7 @@ from contraflow.v1.directory_service_pb2_grpc import (
 )
 
 METHOD = "/contraflow.v1.DirectoryService/GetEngine"
-CALLERS = 400
+CALLERS = 200
 
 
 class Gone:
@@ -85,13 +85,15 @@ async def test_callers_who_leave_as_they_are_answered_leave_no_trace(
     server.add(add_DirectoryServiceServicer_to_server, servicer, "contraflow.v1.DirectoryService")
     address = server.listen(Address("127.0.0.1", 0))
     await server.start()
-    async with grpc.aio.insecure_channel(str(address)) as channel:
+    async with asyncio.timeout(30), grpc.aio.insecure_channel(str(address)) as channel:
+        await channel.channel_ready()
         stub = DirectoryServiceStub(channel)
         request = pb.GetEngineRequest(engine_id=engine_id)
-        calls = [stub.GetEngine(request, timeout=0.3) for _ in range(CALLERS)]
-        await asyncio.gather(*(call.code() for call in calls))
+        while servicer.left < CALLERS / 2:  # a slow machine lets none through before its deadline
+            await asyncio.gather(
+                *(stub.GetEngine(request, timeout=0.3).code() for _ in range(CALLERS))
+            )
     await server.stop(5)
-    assert servicer.left
     assert [record for record in caplog.records if record.exc_info] == []
 
 
