@@ -63,7 +63,7 @@ def planned(
     view: FleetView, request: TurnRequest, load: dict[str, int], policy: Policy
 ) -> Plan | None:
     try:
-        return plan_turn(view, request, load, policy, NOW)
+        return plan_turn(view, request, load, policy)
     except NoEligibleEngine:
         return None
 
@@ -157,14 +157,14 @@ def test_the_home_decodes_unless_it_can_not() -> None:
     prefill = Engine("p", "n", Role.PREFILL, "http://p:1", served_models=("m",))
     fleet = {engine.engine_id: engine for engine in (home, other, prefill)}
     view = FleetView(fleet, {}, {"k": "d2"})
-    plan = plan_turn(view, TurnRequest("m", "k"), {"d2": 9}, Policy(), NOW)
+    plan = plan_turn(view, TurnRequest("m", "k"), {"d2": 9}, Policy())
     assert plan.decode is home
-    plan = plan_turn(view, TurnRequest("m", "other"), {"d1": 1}, Policy(), NOW)
+    plan = plan_turn(view, TurnRequest("m", "other"), {"d1": 1}, Policy())
     assert plan.decode is home
     del fleet["d2"]
-    plan = plan_turn(view, TurnRequest("m", "k"), {}, Policy(), NOW)
+    plan = plan_turn(view, TurnRequest("m", "k"), {}, Policy())
     assert plan.decode is other
     assert plan.reason is PlanReason.NO_HANDLE
     del fleet["p"]
     with pytest.raises(NoEligibleEngine):
-        plan_turn(view, TurnRequest("m", "k"), {}, Policy(), NOW)
+        plan_turn(view, TurnRequest("m", "k"), {}, Policy())

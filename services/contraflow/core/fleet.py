@@ -42,7 +42,8 @@ class Engine:
 class Session:
     """Where the newest handle of a conversation lives. A hint: the owner decides.
 
-    ``expires_at`` and ``retained_at`` are instants on the reader's own monotonic clock.
+    ``expires_at`` and ``retained_at`` are instants on the reader's own monotonic clock, for
+    people: another host's wall clock may stand behind them. A record goes when its handle does.
     ``branches`` counts live handles under the key at the home.
     """
 

@@ -114,7 +114,6 @@ def plan_turn(
     request: TurnRequest,
     load: Mapping[str, int],
     policy: Policy,
-    now: float,
 ) -> Plan:
     """Plan one turn. ``load`` is this router's turns in flight by engine id.
 
@@ -126,7 +125,7 @@ def plan_turn(
     decode = _best(decodes, Role.DECODE, request.model)
     prefills = _of_class(_candidates(view, request, load, Role.PREFILL), decode)
     prefill = _best(prefills, Role.PREFILL, request.model)
-    decision, reason, tokens, handle_id = _decide(view, request, prefill, decode, home, policy, now)
+    decision, reason, tokens, handle_id = _decide(view, request, prefill, decode, home, policy)
     pull = decision is Decision.PULL
     return Plan(
         decode=decode,
@@ -263,7 +262,6 @@ def _decide(
     decode: Engine,
     home: Engine | None,
     policy: Policy,
-    now: float,
 ) -> tuple[Decision, PlanReason, int, str]:
     def recompute(reason: PlanReason, tokens: int = 0) -> tuple[Decision, PlanReason, int, str]:
         return Decision.RECOMPUTE, reason, tokens, ""
@@ -276,13 +274,12 @@ def _decide(
         return recompute(PlanReason.NO_HANDLE)
     key = request.lookup_key
     session = view.sessions.get(key)
-    if request.continues and not request.continues.turn_id and _is_shared(view, key, now):
+    if request.continues and not request.continues.turn_id and _is_shared(view, key):
         return recompute(PlanReason.AMBIGUOUS_SESSION)
     named = request.continues is not None and bool(request.continues.turn_id)
     current = session if session and session.engine_id == home.engine_id else None
-    expired = current is not None and current.expires_at <= now
     known_locally = named or key in view.homes
-    if (current is None or expired) and not known_locally:
+    if current is None and not known_locally:
         return recompute(PlanReason.NO_HANDLE)
     if current and named and current.branches > 1:
         current = None  # the record tells of the newest branch only
@@ -295,10 +292,10 @@ def _decide(
     return Decision.PULL, PlanReason.HANDLE_AVAILABLE, tokens, handle_id
 
 
-def _is_shared(view: FleetView, key: str, now: float) -> bool:
+def _is_shared(view: FleetView, key: str) -> bool:
     """True if more than one conversation is known to have left these messages."""
     session = view.sessions.get(key)
-    if session is None or session.expires_at <= now:
+    if session is None:
         return False
     local = view.homes.get(key, session.engine_id)
     return session.branches > 1 or (local != session.engine_id and local in view.engines)

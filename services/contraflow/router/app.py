@@ -60,7 +60,7 @@ class RouterApp:
         replies = Replies(config.max_affinities)
         load = Load()
         planner = Planner(
-            replica, self.homes, replies, load, Policy(config.recompute_threshold_tokens), clock
+            replica, self.homes, replies, load, Policy(config.recompute_threshold_tokens)
         )
         legs = Legs(self._client, config.engine_api_key, config.decode_timeout_seconds)
         turns = Turns(

@@ -8,7 +8,6 @@ from contraflow.core.errors import NoEligibleEngine
 from contraflow.core.fleet import Engine, Role
 from contraflow.core.plan import Plan, Policy, TurnRequest, plan_turn
 from contraflow.router.affinity import Homes, Load, Produced, Replies
-from contraflow.runtime.clock import Clock
 from contraflow.runtime.fleet_replica import FleetReplica
 from contraflow.web import ApiError
 
@@ -25,14 +24,12 @@ class Planner:
         replies: Replies,
         load: Load,
         policy: Policy,
-        clock: Clock,
     ) -> None:
         self.policy = policy
         self._replica = replica
         self._homes = homes
         self._replies = replies
         self._load = load
-        self._clock = clock
 
     def plan(self, request: TurnRequest) -> Plan:
         """Raises NoEligibleEngine."""
@@ -41,7 +38,6 @@ class Planner:
             request,
             self._load.by_engine,
             self.policy,
-            self._clock.now(),
         )
 
     def plan_for_client(self, request: TurnRequest) -> Plan:
@@ -66,11 +62,7 @@ class Planner:
         if self._homes.by_key.get(session_key) in engines:
             return True
         session = self._replica.sessions.get(session_key)
-        return (
-            session is not None
-            and session.engine_id in engines
-            and session.expires_at > self._clock.now()
-        )
+        return session is not None and session.engine_id in engines
 
     def produced(self, session_key: str, reply_digest: str) -> Produced | None:
         """The turn under the key that made the reply, if it came through this router."""

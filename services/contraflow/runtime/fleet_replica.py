@@ -18,8 +18,8 @@ class FleetReplica:
     """Engines by id and sessions by key. Used on one event loop, without locks.
 
     A snapshot replaces everything at once. ``synced`` is set from the first one on; the
-    content then stays, growing older, while no directory answers. Sessions are kept past
-    their expiry until their record goes: readers compare ``expires_at``.
+    content then stays, growing older, while no directory answers. Sessions are kept until
+    their record goes, whatever ``expires_at`` says.
 
     An engine whose record goes may be alive, its agent gone: it is kept in ``vanished`` for
     ``remember_seconds``, until it is back, or until another incarnation has its place.

@@ -95,7 +95,6 @@ async def test_an_affinity_ends_when_the_directory_brings_the_session(world: Wor
     ("fields", "reason"),
     [
         ({"tokens": 10}, "BELOW_THRESHOLD"),
-        ({"expires_at": SystemClock().now() - 1}, "NO_HANDLE"),
         ({"engine_id": "gone"}, "NO_HANDLE"),
     ],
 )
@@ -104,6 +103,14 @@ async def test_sessions_not_worth_a_pull(world: World, fields: Any, reason: str)
     answer = await world.chat(**SESSION)
     assert answer.plan["reason"] == reason
     assert not world.agent.acquired
+
+
+async def test_a_record_is_not_judged_by_a_clock_that_another_host_wrote_it_by(
+    world: World,
+) -> None:
+    world.know_session(expires_at=SystemClock().now() - 3600)
+    answer = await world.chat(**SESSION)
+    assert answer.plan["reason"] == "HANDLE_AVAILABLE"
 
 
 async def test_no_session_no_pull(world: World) -> None:

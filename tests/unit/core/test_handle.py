@@ -146,6 +146,16 @@ def test_a_handle_that_was_superseded_under_its_claim_goes_with_it() -> None:
     assert [one.request_id for one in table.live()] == ["new"]
 
 
+def test_a_handle_whose_release_was_ordered_under_its_claim_goes_with_it() -> None:
+    table = table_of(handle("r"), handle("q"))
+    table.acquire(ASK, 0)
+    assert [one.request_id for one in table.release(["e/q", "e/r"])] == ["r"]
+    # The claim is as good as before: its turn may still read.
+    assert table.acquire(ASK, 1).request_id == "q"
+    assert table.return_claim("c1", 2).state is State.RELEASED
+    assert table.live() == []
+
+
 def test_a_claim_whose_hold_has_run_out_can_not_be_returned() -> None:
     table = table_of(handle("r"))
     table.acquire(ASK, 0)

@@ -31,7 +31,7 @@ def decode(name: str, kind: str = "A", **fields: bool) -> Engine:
 def plan(*engines: Engine, home: str = "", load: dict[str, int] | None = None) -> Plan:
     session = Session(KEY, home, "agent:1", f"{home}/1", 500, expires_at=100.0, retained_at=0.0)
     view = FleetView({one.engine_id: one for one in engines}, {KEY: session} if home else {})
-    return plan_turn(view, TurnRequest("m", KEY), load or {}, Policy(), now=0.0)
+    return plan_turn(view, TurnRequest("m", KEY), load or {}, Policy())
 
 
 def test_scenario_15_ranks_behind_one_endpoint_are_engines_of_their_own() -> None:

@@ -17,7 +17,7 @@ SESSION = Session(KEY, "d", "agent:1", "h", 500, expires_at=100.0, retained_at=0
 
 
 def plan(view: FleetView) -> Plan:
-    return plan_turn(view, TurnRequest("m", KEY), {}, Policy(), now=0.0)
+    return plan_turn(view, TurnRequest("m", KEY), {}, Policy())
 
 
 def test_vanished_engines_serve_where_none_is_registered() -> None:

@@ -26,7 +26,7 @@ def plan(*engines: Engine, load: dict[str, int] | None = None) -> Plan:
     """D is d1, which holds a handle."""
     session = Session(KEY, "d1", "agent:1", "d1/1", 500, expires_at=100.0, retained_at=0.0)
     view = FleetView({one.engine_id: one for one in engines}, {KEY: session})
-    found = plan_turn(view, TurnRequest("m", KEY), load or {}, Policy(), now=0.0)
+    found = plan_turn(view, TurnRequest("m", KEY), load or {}, Policy())
     assert found.decode.engine_id == "d1"
     return found
 
@@ -89,7 +89,7 @@ def test_one_that_is_not_registered_is_better_than_none() -> None:
 
     def instead(*engines: Engine) -> str:
         view = FleetView({one.engine_id: one for one in engines}, vanished=vanished)
-        found = plan_turn(view, TurnRequest("m"), {"d1": -9}, Policy(), now=0.0)
+        found = plan_turn(view, TurnRequest("m"), {"d1": -9}, Policy())
         assert found.decode.engine_id == "d1"
         other = without(found, found.decode)
         assert other is not None

@@ -139,7 +139,7 @@ def test_models_and_roles_of_a_view() -> None:
 
 def test_who_is_told_what_when_nothing_can_be_planned() -> None:
     replica = FleetReplica(ManualClock())
-    planner = Planner(replica, Homes(1), Replies(1), Load(), Policy(), ManualClock())
+    planner = Planner(replica, Homes(1), Replies(1), Load(), Policy())
     with pytest.raises(ApiError) as caught:
         planner.plan_for_client(TurnRequest("m-d"))
     assert caught.value.status == 503  # an empty view knows nothing of models
