@@ -97,6 +97,7 @@ async def ranks(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ranks
         # The first read of an engine from another may take most of a minute on two cores.
         session, prompt = cluster.session(), cluster.text(160)
         first = await cluster.turn(prompt, session)
+        await cluster.until_planned(session, router=0)
         await cluster.turn(prompt + first.ids + cluster.text(40), session)
         await until_idle(cluster)
         yield Ranks(cluster, folder)
