@@ -81,7 +81,8 @@ class Retained:
                 self._free([handle])
 
     def release(self, handle_ids: Iterable[str]) -> list[str]:
-        """Free the named handles that are unclaimed; returns their ids.
+        """Free the named handles that are unclaimed; returns their ids. Claimed ones are freed
+        if their claims are returned.
 
         Blocks that were handed over go by the same form of id. Nobody may name them while a
         decode engine could still read.

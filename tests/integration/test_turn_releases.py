@@ -342,6 +342,28 @@ async def test_ending_a_session_leaves_claims_alone() -> None:
         turn.cancel()
 
 
+async def test_a_claim_that_comes_back_after_the_end_of_its_session_leaves_nothing() -> None:
+    async with talk_of() as talk:
+        await talk.say(HI)
+        talk.publish()
+        talk.world.prefill.script.pull = lambda received: Pull("DECLINED_SMALL", "d1")
+        talk.world.decode.script.statuses = [400]  # it leaves no handle, and outlives none
+        go_on = asyncio.Event()
+
+        async def hold(received: Received) -> None:
+            await go_on.wait()
+
+        talk.world.prefill.script.before_answer = hold
+        turn = asyncio.create_task(talk.world.chat(messages=[HI, YES, MORE], **SESSION))
+        await until(lambda: len(talk.world.prefill.received) == 2, "the claim is sent")
+        ended = await end(talk.world, SESSION["session_id"])
+        assert list(ended.released_handle_ids) == []
+        go_on.set()
+        assert (await turn).status == 400
+        await talk.left()
+        assert len(talk.owner.returned) == 1
+
+
 async def test_ending_a_session_says_if_an_agent_could_not_be_asked() -> None:
     async with talk_of() as talk:
         await talk.say(HI)

@@ -36,7 +36,7 @@ class Known:
     claim_id: str = ""
     start_by: float = 0.0
     hold_until: float = 0.0
-    superseded: bool = False
+    unwanted: bool = False
 
 
 def proof_of(tokens: str) -> Proof:
@@ -100,7 +100,7 @@ class HandleTableMachine(RuleBasedStateMachine):
         ]
         for k in of_session:
             if k.state is State.CLAIMED and tokens.startswith(k.tokens):
-                k.superseded = True
+                k.unwanted = True
         siblings = [k for k in of_session if k.state is State.RETAINED]
         freed = self.table.retain(handle, lambda proof: tokens.startswith(proof.tip.decode()))
         covered = [k for k in siblings if tokens.startswith(k.tokens)]
@@ -198,7 +198,7 @@ class HandleTableMachine(RuleBasedStateMachine):
             return
         handle = self.table.return_claim(claim_id, self.now)
         assert handle.request_id == known.handle.request_id
-        if known.superseded:
+        if known.unwanted:
             self.ended([handle], State.RELEASED)
             return
         assert handle.state is State.RETAINED
@@ -218,11 +218,11 @@ class HandleTableMachine(RuleBasedStateMachine):
 
     @rule(request_ids=st.lists(requests, max_size=3))
     def release(self, request_ids: list[str]) -> None:
-        wanted = {
-            k.handle.request_id
-            for k in self.live()
-            if k.state is State.RETAINED and k.handle.request_id in request_ids
-        }
+        named = [k for k in self.live() if k.handle.request_id in request_ids]
+        wanted = {k.handle.request_id for k in named if k.state is State.RETAINED}
+        for k in named:
+            if k.state is State.CLAIMED:
+                k.unwanted = True
         freed = self.table.release([f"e/{request_id}" for request_id in request_ids])
         assert {handle.request_id for handle in freed} == wanted
         self.ended(freed, State.RELEASED)

@@ -61,7 +61,8 @@ class Agent:
         await attachment.return_claim(claim_id, _bounded(time_left, self._order_timeout))
 
     async def release(self, handle_ids: Sequence[str], time_left: float | None) -> list[str]:
-        """Free retained handles; returns the ids of those that will be free.
+        """Free retained handles; returns the ids of those that will be free. Claimed ones end
+        with their claims.
 
         Raises EngineNotAttached before anything is freed, EngineIncarnationStale likewise,
         EngineUnresponsive.

@@ -73,7 +73,8 @@ class Attachment:
         self._observe_pull = observe_pull
         self._observe_handle = observe_handle
         self._drain_ordered = False
-        self._release_causes: dict[str, ReleaseCause] = {}  # by handle id, of open orders
+        # By handle id, of open orders, and of claimed handles that end with their claims.
+        self._release_causes: dict[str, ReleaseCause] = {}
 
     @property
     def link(self) -> EngineLink | None:
@@ -88,6 +89,7 @@ class Attachment:
         self.engine = replace(hello.engine, draining=self.engine.draining)
         before = self.mirror.live()
         self.mirror.replace(hello.handles)
+        self._release_causes.clear()
         # How they ended was said when nobody heard it.
         self._tell_lost(one for one in before if self.mirror.get(one.handle_id) is None)
         live = self.mirror.live()
@@ -155,7 +157,8 @@ class Attachment:
     async def release(
         self, handle_ids: Sequence[str], timeout: float | None, cause: ReleaseCause
     ) -> list[str]:
-        """Free retained handles; returns those that will be free.
+        """Free retained handles; returns those that will be free. Claimed ones end with their
+        claims.
 
         Raises EngineUnresponsive after ``timeout`` seconds, EngineNotAttached.
         """
@@ -165,7 +168,9 @@ class Attachment:
             result = await _within(timeout, reply, link_pb.ReleaseResult)
         finally:
             for handle_id in handle_ids:
-                self._release_causes.pop(handle_id, None)
+                handle = self.mirror.get(handle_id)
+                if handle is None or not handle.claim_id:
+                    self._release_causes.pop(handle_id, None)
         return list(result.handle_ids)
 
     async def renew(self, handle_ids: Sequence[str], ttl: float) -> list[str]:
@@ -200,6 +205,7 @@ class Attachment:
         """Drop handles whose lease has run out."""
         for handle in self.mirror.expire(self._clock.now()):
             self._claims.ended(handle.claim_id)
+            self._release_causes.pop(handle.handle_id, None)
             state = State.LAPSED if handle.state is State.CLAIMED else State.EXPIRED
             self._observe_handle(replace(handle, state=state, claim_id=""))
             self.changed.set()
@@ -215,6 +221,8 @@ class Attachment:
             self._claims.ended(before.claim_id)
         if handle.state is State.RELEASED:
             handle = replace(handle, release_cause=self._release_cause(handle))
+        if handle.state not in LIVE:
+            self._release_causes.pop(handle.handle_id, None)
         if _differ(before, handle):
             self._observe_handle(handle)
         self.changed.set()

@@ -52,8 +52,8 @@ class Claim:
 @dataclass(frozen=True, slots=True)
 class Handle:
     """Retained blocks of one finished request. ``deadline``: every worker is known to hold
-    them until then. ``retained_at``: since then, on the same clock. ``superseded``: a newer one
-    covers it, and it only waits for its claim to end."""
+    them until then. ``retained_at``: since then, on the same clock. ``unwanted``: a newer one
+    covers it, or its release was ordered, and it only waits for its claim to end."""
 
     handle_id: str
     request_id: str
@@ -69,7 +69,7 @@ class Handle:
     turn_id: str = ""
     state: State = State.RETAINED
     claim: Claim | None = None
-    superseded: bool = False
+    unwanted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class HandleTable:
         covered = [old for old in siblings if supersedes(old.proof)]
         for old in covered:
             if old.state is State.CLAIMED:
-                self._live[old.request_id] = replace(old, superseded=True)
+                self._live[old.request_id] = replace(old, unwanted=True)
         unclaimed = [old for old in siblings if old.state is State.RETAINED]
         covered = [old for old in unclaimed if old in covered]
         branches = [old for old in unclaimed if old not in covered]
@@ -167,7 +167,7 @@ class HandleTable:
 
     def return_claim(self, claim_id: str, now: float) -> Handle:
         """End a claim that is proven unread: the handle is RETAINED again, or RELEASED, to be
-        freed, if it was superseded meanwhile.
+        freed, if it was superseded or ordered to be released meanwhile.
 
         Raises ClaimNotFound; also for a claim whose hold has run out, since the holder may
         be freeing its blocks already.
@@ -176,7 +176,7 @@ class HandleTable:
         handle = self._live.get(request_id) if request_id else None
         if handle is None or handle.claim is None or handle.claim.hold_until <= now:
             raise ClaimNotFound("no such live claim")
-        if handle.superseded:
+        if handle.unwanted:
             return self._end(handle, State.RELEASED)
         handle = replace(handle, state=State.RETAINED, claim=None)
         del self._claims[claim_id]
@@ -196,12 +196,15 @@ class HandleTable:
         return handle
 
     def release(self, handle_ids: Iterable[str]) -> list[Handle]:
-        """End the named handles that are RETAINED; returns them, to be freed."""
+        """End the named handles that are RETAINED; returns them, to be freed. One that is
+        CLAIMED follows when its claim is returned."""
         wanted = set(handle_ids)
+        named = [handle for handle in self.live() if handle.handle_id in wanted]
+        for handle in named:
+            if handle.state is State.CLAIMED:
+                self._live[handle.request_id] = replace(handle, unwanted=True)
         return [
-            self._end(handle, State.RELEASED)
-            for handle in self.live()
-            if handle.handle_id in wanted and handle.state is State.RETAINED
+            self._end(handle, State.RELEASED) for handle in named if handle.state is State.RETAINED
         ]
 
     def end(self, request_id: str, state: State) -> Handle | None:

@@ -116,8 +116,8 @@ class Agents:
             return (await stub.ListHandles(request, timeout=_ERRAND_TIMEOUT_SECONDS)).handles
 
     async def release(self, agent_address: str, handle_ids: Sequence[str]) -> Sequence[str]:
-        """Free handles, claimed ones aside; the ids of those that will be free. Raises as
-        ``list_handles``."""
+        """Free handles; the ids of those that will be free. Claimed ones end with their
+        claims. Raises as ``list_handles``."""
         request = pb.ReleaseHandlesRequest(handle_ids=handle_ids)
         with domain_errors():
             stub = self._stub(agent_address)

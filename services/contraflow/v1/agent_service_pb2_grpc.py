@@ -111,8 +111,9 @@ class AgentServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseHandles(self, request, context):
-        """Free retained handles unread. Claimed handles are left alone: they end by their
-        claim. Succeeds when they are already gone.
+        """Free retained handles unread. A claimed handle is left to its claim, and ends with
+        it: it may be read, and is freed if the claim is returned. Succeeds when they are
+        already gone.
 
         Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (ENGINE_NOT_ATTACHED);
         FAILED_PRECONDITION (ENGINE_INCARNATION_STALE); DEADLINE_EXCEEDED

@@ -252,8 +252,9 @@ class AgentServiceStub(typing.Generic[_AgentServiceAcquireHandleType, _AgentServ
     """
 
     ReleaseHandles: _AgentServiceReleaseHandlesType
-    """Free retained handles unread. Claimed handles are left alone: they end by their
-    claim. Succeeds when they are already gone.
+    """Free retained handles unread. A claimed handle is left to its claim, and ends with
+    it: it may be read, and is freed if the claim is returned. Succeeds when they are
+    already gone.
 
     Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (ENGINE_NOT_ATTACHED);
     FAILED_PRECONDITION (ENGINE_INCARNATION_STALE); DEADLINE_EXCEEDED
@@ -375,8 +376,9 @@ class AgentServiceServicer(metaclass=abc.ABCMeta):
         request: contraflow.v1.agent_service_pb2.ReleaseHandlesRequest,
         context: _ServicerContext,
     ) -> typing.Union[contraflow.v1.agent_service_pb2.ReleaseHandlesResponse, collections.abc.Awaitable[contraflow.v1.agent_service_pb2.ReleaseHandlesResponse]]:
-        """Free retained handles unread. Claimed handles are left alone: they end by their
-        claim. Succeeds when they are already gone.
+        """Free retained handles unread. A claimed handle is left to its claim, and ends with
+        it: it may be read, and is freed if the claim is returned. Succeeds when they are
+        already gone.
 
         Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (ENGINE_NOT_ATTACHED);
         FAILED_PRECONDITION (ENGINE_INCARNATION_STALE); DEADLINE_EXCEEDED

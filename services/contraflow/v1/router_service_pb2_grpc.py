@@ -92,10 +92,10 @@ class RouterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def EndSession(self, request, context):
-        """End a conversation: what is retained for its session id is freed, claimed handles aside,
-        which end by their claims. Idempotent. A turn that still runs retains anew. The tenant
-        comes from the call metadata, as in Generate; conversations without a session id are not
-        found.
+        """End a conversation: what is retained for its session id is freed. Claimed handles end
+        with their claims: read, or freed if the claim comes back. Idempotent. A turn that still
+        runs retains anew. The tenant comes from the call metadata, as in Generate; conversations
+        without a session id are not found.
 
         Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); UNAUTHENTICATED (UNAUTHENTICATED).
         """

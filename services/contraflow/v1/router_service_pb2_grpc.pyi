@@ -157,10 +157,10 @@ class RouterServiceStub(typing.Generic[_RouterServiceGenerateType, _RouterServic
     """
 
     EndSession: _RouterServiceEndSessionType
-    """End a conversation: what is retained for its session id is freed, claimed handles aside,
-    which end by their claims. Idempotent. A turn that still runs retains anew. The tenant
-    comes from the call metadata, as in Generate; conversations without a session id are not
-    found.
+    """End a conversation: what is retained for its session id is freed. Claimed handles end
+    with their claims: read, or freed if the claim comes back. Idempotent. A turn that still
+    runs retains anew. The tenant comes from the call metadata, as in Generate; conversations
+    without a session id are not found.
 
     Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); UNAUTHENTICATED (UNAUTHENTICATED).
     """
@@ -233,10 +233,10 @@ class RouterServiceServicer(metaclass=abc.ABCMeta):
         request: contraflow.v1.router_service_pb2.EndSessionRequest,
         context: _ServicerContext,
     ) -> typing.Union[contraflow.v1.router_service_pb2.EndSessionResponse, collections.abc.Awaitable[contraflow.v1.router_service_pb2.EndSessionResponse]]:
-        """End a conversation: what is retained for its session id is freed, claimed handles aside,
-        which end by their claims. Idempotent. A turn that still runs retains anew. The tenant
-        comes from the call metadata, as in Generate; conversations without a session id are not
-        found.
+        """End a conversation: what is retained for its session id is freed. Claimed handles end
+        with their claims: read, or freed if the claim comes back. Idempotent. A turn that still
+        runs retains anew. The tenant comes from the call metadata, as in Generate; conversations
+        without a session id are not found.
 
         Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); UNAUTHENTICATED (UNAUTHENTICATED).
         """

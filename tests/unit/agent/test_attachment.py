@@ -289,6 +289,19 @@ async def test_why_a_handle_was_released_is_known() -> None:
     assert causes == [ReleaseCause.SUPERSEDED, ReleaseCause.ROOM, ReleaseCause.ORDERED]
 
 
+async def test_why_a_handle_was_released_that_was_claimed_is_known() -> None:
+    world = World()
+    claimed, released = named("1", State.CLAIMED), named("1", State.RELEASED)
+    claimed.handle.claim_id = "c1"
+    world.attachment.on_event(claimed)
+    call = asyncio.create_task(world.attachment.release(["decode-1/1"], 60.0, ReleaseCause.ORDERED))
+    result = pb.ReleaseResult(call_id=(await world.order()).release.call_id)
+    world.requests.put_nowait(pb.AttachRequest(release_result=result))
+    assert await call == []
+    world.attachment.on_event(released)  # the claim came back
+    assert world.told[-1].release_cause is ReleaseCause.ORDERED
+
+
 async def test_a_lease_that_was_renewed_is_told() -> None:
     world = World()
     world.attachment.on_event(named("1", State.RETAINED, ttl=100))

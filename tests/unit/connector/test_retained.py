@@ -94,6 +94,16 @@ def test_a_returned_claim_frees_what_was_superseded_meanwhile() -> None:
     assert retained.step() == ("r1",)
 
 
+def test_a_returned_claim_frees_what_was_to_be_released_meanwhile() -> None:
+    retained = Retained(ManualTime())
+    retained.retain(a_handle("r1"), nothing)
+    handle = retained.acquire(ask("c1"))
+    assert retained.release([handle.handle_id]) == []
+    assert retained.step() == ()
+    retained.return_claim("c1")
+    assert retained.step() == ("r1",)
+
+
 def test_blocks_that_were_handed_over_and_not_taken_are_freed_once() -> None:
     retained = Retained(ManualTime())
     retained.hand_over("r1")

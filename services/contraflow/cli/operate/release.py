@@ -54,7 +54,7 @@ def release(
 ) -> None:  # fmt: skip
     """Free handles that nobody has claimed: their next turns recompute.
 
-    Claimed handles are left alone, for somebody may be reading them; they end with their claim.
+    Claimed handles are left for now, for somebody may be reading them; they end with their claim.
 
     \b
     Examples:
