@@ -1,87 +1,25 @@
-"""Handles that a turn has outlived, and sessions that are ended, over real handle tables."""
+"""Handles that a turn has outlived, over real handle tables."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-import grpc
-import msgspec
 import pytest
-from tests.support.fake_engine import FakeEngine, Received
-from tests.support.owner import Owner, owned_world
-from tests.support.router_stub import router_stub
-from tests.support.router_world import SECRET, SESSION, Answer, World, config_of
+from tests.support.fake_engine import Received
+from tests.support.router_world import SESSION
+from tests.support.talk import HI, MORE, NEVER_PULLS, NO, YES, Json, elsewhere, moved, talk_of
 from tests.support.wait import until
 
-from contraflow.core.fleet import Role
+from contraflow.core.errors import HandleNotFound
 from contraflow.core.handle import State
 from contraflow.core.instructions import Pull
-from contraflow.core.session import session_key
-from contraflow.router.config import RouterConfig
-from contraflow.v1 import router_service_pb2 as pb
 
 pytestmark = pytest.mark.integration
 
-Json = dict[str, Any]
-HI: Json = {"role": "user", "content": "hi"}
-MORE: Json = {"role": "user", "content": "go on"}
 LEFT: Json = {"role": "user", "content": "left"}
 RIGHT: Json = {"role": "user", "content": "right"}
-YES: Json = {"role": "assistant", "content": "yes?"}
-NO: Json = {"role": "assistant", "content": "no!"}
-KEY = session_key(SECRET, "default", SESSION["session_id"])
-NEVER_PULLS = msgspec.structs.replace(config_of(), recompute_threshold_tokens=1000)
-TENANTS = config_of('[tenants.red]\napi_keys = ["r"]\n[tenants.blue]\napi_keys = ["b"]\n')
 either = pytest.mark.parametrize("named", [True, False], ids=["named", "by_messages"])
-
-
-@dataclass
-class Talk:
-    """Conversations over one world."""
-
-    world: World
-    owner: Owner
-
-    async def say(self, *messages: Json, named: bool = True, **fields: Any) -> str:
-        """A turn that goes well; its id."""
-        return (await self.answer(*messages, named=named, **fields)).plan["turn"]
-
-    async def answer(
-        self, *messages: Json, named: bool = True, reply: Json = YES, **fields: Any
-    ) -> Answer:
-        self.world.decode.script.message = reply
-        session = SESSION if named else {}
-        answer = await self.world.chat(messages=messages, **{**session, **fields})
-        assert answer.status == 200
-        return answer
-
-    def publish(self) -> None:
-        self.owner.publish(self.world.replica)
-
-    async def left(self, *turns: str) -> None:
-        """In the end just these turns have handles."""
-        await self.world.app.close()
-        assert set(self.owner.handles()) == set(turns)
-
-
-@asynccontextmanager
-async def talk_of(config: RouterConfig | None = None) -> AsyncIterator[Talk]:
-    async with owned_world(config) as (world, owner):
-        yield Talk(world, owner)
-
-
-@asynccontextmanager
-async def moved(talk: Talk, **fields: Any) -> AsyncIterator[FakeEngine]:
-    """d1 drains, and d2 is there."""
-    world = talk.world
-    async with FakeEngine("d2", Role.DECODE, agent_address=world.agent_address, **fields) as second:
-        talk.owner.attach(second)
-        world.know(replace(world.decode.engine, draining=True), second.engine)
-        yield second
 
 
 @either
@@ -213,6 +151,83 @@ async def test_scenario_10_a_handle_that_two_conversations_may_mean_stays() -> N
         await talk.left(*twice, third.plan["turn"])
 
 
+async def test_scenario_10_one_that_was_ambiguous_stays_when_only_one_is_left() -> None:
+    async with talk_of() as talk, elsewhere(talk) as other:
+        yes, no = [await talk.say(HI, named=False, reply=reply) for reply in (YES, NO)]
+        other.publish()
+        retain = talk.world.decode.script.before_answer
+        assert retain is not None
+
+        async def end_one(received: Received) -> None:
+            talk.owner.tables["d1"].end(yes, State.EXPIRED)
+            await retain(received)
+
+        talk.world.decode.script.before_answer = end_one
+        third = await other.answer(HI, YES, MORE, named=False)
+        assert third.plan["reason"] == "AMBIGUOUS_SESSION"
+        await other.left(no, third.plan["turn"])
+
+
+@pytest.mark.parametrize("proven", [12, 298, 299])
+async def test_scenario_10_only_a_whole_proof_tells_whose_handle_it_is_where_no_reply_was_seen(
+    proven: int,
+) -> None:
+    async with talk_of() as talk, elsewhere(talk) as other:
+        gone, stays = [await talk.say(HI, named=False, reply=reply) for reply in (YES, NO)]
+        talk.owner.tables["d1"].end(gone, State.EXPIRED)
+        other.publish()
+        talk.world.prefill.script.pull = lambda received: Pull(
+            "DECLINED_SMALL", "d1", offered_tokens=299, proven_tokens=proven
+        )
+        third = await other.answer(HI, YES, MORE, named=False)
+        assert third.plan["outcome"] == "DECLINED_SMALL"
+        whole = proven == 299
+        await other.left(*([] if whole else [stays]), third.plan["turn"])
+        assert talk.owner.released == ([stays] if whole else [])
+
+
+@pytest.mark.parametrize("reason", ["BELOW_THRESHOLD", "INCOMPATIBLE", "ACQUIRE_DENIED"])
+async def test_scenario_10_a_handle_that_was_not_compared_stays_where_no_reply_was_seen(
+    reason: str,
+) -> None:
+    config = NEVER_PULLS if reason == "BELOW_THRESHOLD" else None
+    async with talk_of() as talk, elsewhere(talk, config) as other:
+        gone, stays = [await talk.say(HI, named=False, reply=reply) for reply in (YES, NO)]
+        talk.owner.tables["d1"].end(gone, State.EXPIRED)
+        other.publish()
+        if reason == "INCOMPATIBLE":
+            talk.world.know(replace(talk.world.prefill.engine, bidirectional=False))
+        elif reason == "ACQUIRE_DENIED":
+            talk.owner.denial = HandleNotFound("it has come only now")
+        third = await other.answer(HI, YES, MORE, named=False)
+        assert third.plan["reason"] == reason
+        await other.left(stays, third.plan["turn"])
+
+
+async def test_scenario_10_another_handle_than_the_one_that_was_proven_stays() -> None:
+    async with talk_of() as talk, elsewhere(talk) as other:
+        first = await talk.say(HI, named=False)
+        other.publish()
+        talk.world.prefill.script.pull = lambda received: Pull(
+            "DECLINED_SMALL", "d1", offered_tokens=299, proven_tokens=299
+        )
+        retain = talk.world.decode.script.before_answer
+        assert retain is not None
+        strange: list[str] = []
+
+        async def another_begins(received: Received) -> None:
+            if not strange:
+                strange.append("")
+                await until(lambda: bool(talk.owner.returned), "the claim comes back")
+                talk.owner.tables["d1"].end(first, State.EXPIRED)
+                strange[0] = await talk.say(HI, named=False, reply=NO)
+            await retain(received)
+
+        talk.world.decode.script.before_answer = another_begins
+        third = await other.say(HI, YES, MORE, named=False)
+        await other.left(*strange, third)
+
+
 async def test_scenario_10_the_reply_tells_whose_handle_goes() -> None:
     async with talk_of() as talk:
         talk.world.know(replace(talk.world.prefill.engine, bidirectional=False))
@@ -252,12 +267,12 @@ async def test_scenario_11_a_handle_that_another_fork_has_claimed_ends_by_its_cl
         await until(lambda: len(talk.world.prefill.received) == 2, "the claim is sent")
         other = await talk.answer(HI, YES, RIGHT)
         assert other.plan["denial"] == "HANDLE_CLAIMED"
-        await until(lambda: bool(talk.owner.release_calls), "a release was tried")
+        await until(lambda: bool(talk.owner.list_calls), "it was looked for")
         assert talk.owner.handles()[first] is State.CLAIMED
         go_on.set()
-        assert talk.owner.released == []
         await talk.left(await reader, other.plan["turn"])
         assert talk.owner.reads == [first]
+        assert talk.owner.release_calls == []
 
 
 async def test_a_session_without_messages_tells_no_branches_apart_and_frees_nothing() -> None:
@@ -289,116 +304,3 @@ async def test_no_turn_waits_for_a_release() -> None:
         assert set(talk.owner.handles()) == {first, second}
         talk.owner.hold_lists.set()
         await talk.left(second)
-
-
-# Ending a session.
-
-
-async def end(world: World, session_id: str, key: str = "") -> pb.EndSessionResponse:
-    metadata = (("authorization", f"Bearer {key}"),) if key else ()
-    async with router_stub(world) as stub:
-        request = pb.EndSessionRequest(session_id=session_id)
-        return await stub.EndSession(request, timeout=30, metadata=metadata)
-
-
-async def test_ending_a_session_frees_all_its_branches_wherever_they_are() -> None:
-    async with talk_of(NEVER_PULLS) as talk, moved(talk):
-        elsewhere = await talk.say(HI)
-        talk.world.know(talk.world.decode.engine)
-        talk.world.replica.engines["d2"] = replace(talk.world.replica.engines["d2"], draining=True)
-        twice = []
-        for reply in (YES, NO):
-            talk.publish()
-            twice.append(await talk.say(HI, reply=reply))
-        other = await talk.say(HI, session_id="another")
-        engines = {engine for engine in ("d1", "d2") if talk.owner.handles(engine)}
-        assert engines == {"d1", "d2"}
-
-        ended = await end(talk.world, SESSION["session_id"])
-
-        assert ended.complete
-        assert {one.partition("/")[2] for one in ended.released_handle_ids} == {*twice, elsewhere}
-        assert set(talk.owner.handles()) == {other}
-        assert talk.world.app.homes.by_key.get(KEY) is None
-        talk.publish()
-        again = await end(talk.world, SESSION["session_id"])
-        assert (list(again.released_handle_ids), again.complete) == ([], True)
-        assert (await talk.answer(HI, YES, MORE)).plan["reason"] == "NO_HANDLE"
-
-
-async def test_ending_a_session_leaves_claims_alone() -> None:
-    async with talk_of() as talk:
-        first = await talk.say(HI)
-
-        async def hold(received: Received) -> None:
-            await asyncio.Event().wait()
-
-        talk.world.prefill.script.before_answer = hold
-        turn = asyncio.create_task(talk.say(HI, YES, MORE))
-        await until(lambda: len(talk.world.prefill.received) == 2, "the claim is sent")
-        ended = await end(talk.world, SESSION["session_id"])
-        assert (list(ended.released_handle_ids), ended.complete) == ([], True)
-        assert talk.owner.handles() == {first: State.CLAIMED}
-        turn.cancel()
-
-
-async def test_a_claim_that_comes_back_after_the_end_of_its_session_leaves_nothing() -> None:
-    async with talk_of() as talk:
-        await talk.say(HI)
-        talk.publish()
-        talk.world.prefill.script.pull = lambda received: Pull("DECLINED_SMALL", "d1")
-        talk.world.decode.script.statuses = [400]  # it leaves no handle, and outlives none
-        go_on = asyncio.Event()
-
-        async def hold(received: Received) -> None:
-            await go_on.wait()
-
-        talk.world.prefill.script.before_answer = hold
-        turn = asyncio.create_task(talk.world.chat(messages=[HI, YES, MORE], **SESSION))
-        await until(lambda: len(talk.world.prefill.received) == 2, "the claim is sent")
-        ended = await end(talk.world, SESSION["session_id"])
-        assert list(ended.released_handle_ids) == []
-        go_on.set()
-        assert (await turn).status == 400
-        await talk.left()
-        assert len(talk.owner.returned) == 1
-
-
-async def test_ending_a_session_says_if_an_agent_could_not_be_asked() -> None:
-    async with talk_of() as talk:
-        await talk.say(HI)
-        await talk.world.stop_agent()
-        assert not (await end(talk.world, SESSION["session_id"])).complete
-
-
-async def test_ending_a_session_is_incomplete_while_an_engine_is_not_heard_of() -> None:
-    async with talk_of() as talk:
-        await talk.say(HI)
-        talk.world.replica._lose("d1")
-        await talk.world.stop_agent()
-        assert not (await end(talk.world, SESSION["session_id"])).complete
-
-
-async def test_scenario_10_only_the_tenant_ends_its_session() -> None:
-    async with talk_of(TENANTS) as talk:
-        headers = {"authorization": "Bearer r"}
-        first = await talk.say(HI, headers=headers)
-        [handle] = talk.owner.tables["d1"].live()
-        strange = replace(handle, request_id="x", handle_id="d1/x", turn_id="x", tenant="blue")
-        talk.owner.tables["d1"].retain(strange, lambda proof: False)
-        for session_id in (SESSION["session_id"], session_key(SECRET, "red", "conversation-1")):
-            assert not (await end(talk.world, session_id, "b")).released_handle_ids
-        for key in ("", "x"):
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await end(talk.world, SESSION["session_id"], key)
-            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
-        assert set(talk.owner.handles()) == {first, "x"}
-        ended = await end(talk.world, SESSION["session_id"], "r")
-        assert list(ended.released_handle_ids) == [f"d1/{first}"]
-
-
-async def test_a_session_needs_a_name_to_be_ended() -> None:
-    async with talk_of() as talk:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await end(talk.world, "")
-        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -138,6 +138,7 @@ class Owner(FakeAgent):
                 session_key=handle.session_key,
                 message_digest=handle.message_digest,
                 turn_id=handle.turn_id,
+                claim_id=handle.claim.claim_id if handle.claim else "",
             )
             for table in self.tables.values()
             for handle in table.live()

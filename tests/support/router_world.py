@@ -198,12 +198,12 @@ async def router_world(
 
 
 @asynccontextmanager
-async def another_router(world: World) -> AsyncIterator[World]:
+async def another_router(world: World, config: RouterConfig | None = None) -> AsyncIterator[World]:
     """Of the same cluster; it has seen nothing of what the first one did."""
     replica = FleetReplica(SystemClock())
     replica.engines = world.replica.engines
     replica.synced.set()
-    app = RouterApp(config_of(), SECRET, replica, SystemClock())
+    app = RouterApp(config or config_of(), SECRET, replica, SystemClock())
     http = HttpServer(app.routes.handle)
     port = await http.listen("127.0.0.1", 0)
     try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 
@@ -17,27 +18,36 @@ class Retained(Protocol):
     def turn_id(self) -> str: ...
     @property
     def message_digest(self) -> str: ...
+    @property
+    def claim_id(self) -> str: ...
 
 
-def outlived(
-    handles: Iterable[Retained],
-    tenant: str,
-    turn_id: str,
-    earlier_turn_id: str,
-    earlier_digests: Sequence[str],
-) -> str:
-    """The handle of the turn that ``turn_id`` went on from, among those under the key of that
-    turn; empty if none is surely it.
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What tells the handle that a turn went on from: the turn that left it, the handle itself,
+    or digests of the turn's messages up to a reply, the latest first. The first that is set
+    counts."""
 
-    It is surely the one of ``earlier_turn_id``, where that is known. Else it is the only one
-    with the latest of ``earlier_digests`` (of messages up to a reply, the latest first) that
-    any handle has: of two, one may be another branch's, or another conversation's.
+    turn_id: str = ""
+    handle_id: str = ""
+    message_digests: tuple[str, ...] = ()
+
+
+def outlived(handles: Iterable[Retained], tenant: str, turn_id: str, before: Before) -> str:
+    """The handle that ``turn_id`` went on from, among those under the key of the turn before;
+    empty if none is surely it, or if another turn has claimed it.
+
+    By digests it is the only one with the latest that any handle has: of two, one may be
+    another branch's.
     """
     others = [one for one in handles if one.tenant == tenant and one.turn_id != turn_id]
-    if earlier_turn_id:
-        found = [one for one in others if one.turn_id == earlier_turn_id]
+    if before.turn_id:
+        found = [one for one in others if one.turn_id == before.turn_id]
+    elif before.handle_id:
+        found = [one for one in others if one.handle_id == before.handle_id]
     else:
-        digests = (digest for digest in earlier_digests if digest)
+        digests = (digest for digest in before.message_digests if digest)
         by_digest = ([one for one in others if one.message_digest == d] for d in digests)
         found = next((some for some in by_digest if some), [])
-    return found[0].handle_id if len(found) == 1 else ""
+    sure = len(found) == 1 and not found[0].claim_id
+    return found[0].handle_id if sure else ""

@@ -114,7 +114,7 @@ class Prefill:
             # Claimed or denied, our own belief in a handle at home is used up.
             self._homes.forget(continues.key)
             report.seconds["acquire"] = self._clock.now() - started
-        report.offered_tokens = claim.num_tokens
+        report.offered_tokens, report.claimed_handle_id = claim.num_tokens, claim.handle_id
         return claim
 
     async def _pull(self, turn: Turn, plan: Plan, claim: Claim) -> PrefillAnswer | None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import structlog
 
 from contraflow.core.errors import ContraflowError
-from contraflow.core.outlived import outlived
-from contraflow.core.plan import Plan
+from contraflow.core.outlived import Before, outlived
+from contraflow.core.plan import Plan, PlanReason
 from contraflow.core.transfer_params import Params, has_remote_blocks
 from contraflow.router.agents import Agents, denial_of
 from contraflow.router.metrics import RouterMetrics
@@ -32,8 +32,10 @@ class Releases:
         """A turn has ended well and retained: let the handle go that it went on from, if it
         was not read. Call it off the turn's path."""
         holder, report = plan.holder, turn.report
-        if holder is not None and report.lookup_key and not report.spent:
-            self._agents.run(self._release(turn, holder.agent_address))
+        if holder is None or not report.lookup_key or report.spent:
+            return
+        if (before := _before(turn)) is not None:
+            self._agents.run(self._release(turn, before, holder.agent_address))
 
     def untaken(self, params: Params, agent_address: Callable[[str], str]) -> None:
         """No decode engine has got, or will read, what a prefill engine has handed over with
@@ -49,15 +51,14 @@ class Releases:
         except ContraflowError as error:
             log.info("blocks_not_released", handle_id=handle_id, why=denial_of(error))
 
-    async def _release(self, turn: Turn, agent_address: str) -> None:
-        identity, report = turn.identity, turn.report
+    async def _release(self, turn: Turn, before: Before, agent_address: str) -> None:
+        report = turn.report
         try:
             handle_id = outlived(
                 await self._agents.list_handles(agent_address, report.lookup_key),
-                identity.tenant,
+                turn.identity.tenant,
                 report.turn_id,
-                identity.continues.turn_id if identity.continues else "",
-                identity.earlier_digests,
+                before,
             )
             if handle_id and await self._agents.release(agent_address, [handle_id]):
                 self._metrics.released("outlived", 1)
@@ -65,3 +66,21 @@ class Releases:
         except ContraflowError as error:
             # It ends by its lease, or goes for the next one that needs its blocks.
             log.info("handle_not_released", turn_id=report.turn_id, why=denial_of(error))
+
+
+def _before(turn: Turn) -> Before | None:
+    """What the turn went on from; None if nothing tells whose handle it would be.
+
+    A session's handles are its own. One under the key of messages may be that of any
+    conversation that began with them: only the reply tells, if it passed here, or the proof.
+    """
+    if turn.report.reason == PlanReason.AMBIGUOUS_SESSION:
+        return None
+    continues = turn.identity.continues
+    if continues is None:
+        return Before(message_digests=turn.identity.earlier_digests)
+    if continues.turn_id:
+        return Before(turn_id=continues.turn_id)
+    if handle_id := turn.report.proven_handle_id:
+        return Before(handle_id=handle_id)
+    return None

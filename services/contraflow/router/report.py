@@ -37,10 +37,10 @@ class Retry(StrEnum):
 class TurnReport:
     """Filled while the turn runs. Times are in seconds, from the arrival of the request.
 
-    ``lookup_key`` is the session key of the handle that was looked for. ``denial`` is a
-    reason of the owner, TIMEOUT or UNREACHABLE. ``spent``: a prefill engine may have read the
-    handle, so that it ends by its claim. ``taken``: a decode engine may have read what prefill
-    has handed over.
+    ``lookup_key`` is the session key of the handle that was looked for, ``claimed_handle_id``
+    the one that its owner granted. ``denial`` is a reason of the owner, TIMEOUT or UNREACHABLE.
+    ``spent``: a prefill engine may have read the handle, so that it ends by its claim.
+    ``taken``: a decode engine may have read what prefill has handed over.
     """
 
     turn_id: str
@@ -52,6 +52,7 @@ class TurnReport:
     decision: str = ""
     reason: str = ""
     denial: str = ""
+    claimed_handle_id: str = ""
     prefill: str = ""
     decode: str = ""
     offered_tokens: int = 0
@@ -70,6 +71,14 @@ class TurnReport:
         if pull is None or pull.outcome in _NOT_COMPARED:
             return 0
         return max(0, pull.offered_tokens - pull.proven_tokens)
+
+    @property
+    def proven_handle_id(self) -> str:
+        """The handle that was claimed, if the prefill engine has proven all of it to be its
+        prompt's."""
+        pull = self.pull
+        proven = pull is not None and 0 < pull.offered_tokens <= pull.proven_tokens
+        return self.claimed_handle_id if proven else ""
 
     def header(self) -> tuple[bytes, bytes]:
         """The header to the client: ``name=value`` pairs, empty ones left out."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
-from contraflow.core.outlived import outlived
+from contraflow.core.outlived import Before, outlived
 
 
 @dataclass(frozen=True)
@@ -15,10 +15,11 @@ class Known:
     turn_id: str
     message_digest: str = ""
     tenant: str = "red"
+    claim_id: str = ""
 
 
-def found(*handles: Known, after: str = "", digests: tuple[str, ...] = ()) -> str:
-    return outlived(handles, "red", "t9", after, digests)
+def found(*handles: Known, after: str = "", handle: str = "", digests: tuple[str, ...] = ()) -> str:
+    return outlived(handles, "red", "t9", Before(after, handle, digests))
 
 
 A, B, C = Known("h1", "t1", "one"), Known("h2", "t2", "one"), Known("h3", "t3", "two")
@@ -27,6 +28,18 @@ A, B, C = Known("h1", "t1", "one"), Known("h2", "t2", "one"), Known("h3", "t3", 
 def test_the_handle_of_the_turn_that_is_known_to_be_the_one_before() -> None:
     assert found(A, B, C, after="t2") == "h2"
     assert found(A, C, after="t2", digests=("one",)) == ""  # another's with the same messages
+
+
+def test_the_handle_that_is_known_itself() -> None:
+    assert found(A, B, C, handle="h2") == "h2"
+    assert found(A, C, handle="h2", digests=("two",)) == ""
+
+
+def test_never_one_that_another_turn_has_claimed() -> None:
+    claimed = replace(B, claim_id="c1")
+    assert found(A, claimed, after="t2") == ""
+    assert found(A, claimed, handle="h2") == ""
+    assert found(claimed, C, digests=("one", "two")) == ""
 
 
 @pytest.mark.parametrize(
@@ -60,4 +73,5 @@ def test_never_the_turns_own() -> None:
 
 def test_never_another_tenants() -> None:
     assert found(Known("h1", "t1", "one", tenant="blue"), after="t1") == ""
+    assert found(Known("h1", "t1", "one", tenant="blue"), handle="h1") == ""
     assert found(Known("h1", "t1", "one", tenant="blue"), digests=("one",)) == ""
