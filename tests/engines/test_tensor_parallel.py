@@ -8,7 +8,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,21 @@ class Ranks:
         return Counter(deadline for _, (of, deadline) in renewed if of == request_id)
 
 
+@asynccontextmanager
+async def without_leftovers() -> AsyncIterator[None]:
+    """vLLM kills its workers, and so leaves the memory that ranks share; 16 MiB each time."""
+
+    def segments() -> set[Path]:
+        return set(Path("/dev/shm").glob("vllm_dist_*"))
+
+    before = segments()
+    try:
+        yield
+    finally:
+        for left in segments() - before:
+            left.unlink(missing_ok=True)
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def ranks(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ranks]:
     folder = tmp_path_factory.mktemp("told")
@@ -92,7 +107,7 @@ async def ranks(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ranks
         connector_module="tests.engines.telling_connector",
         engine_env={"PYTHONPATH": str(ROOT), "CONTRAFLOW_TEST_TELL": str(folder)},
     )
-    async with Deployment(spec) as deployment:
+    async with without_leftovers(), Deployment(spec) as deployment:
         cluster = Cluster(deployment)
         # The first read of an engine from another may take most of a minute on two cores.
         session, prompt = cluster.session(), cluster.text(160)
