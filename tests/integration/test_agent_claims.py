@@ -267,6 +267,19 @@ async def test_handles_are_listed_in_pages_and_by_session() -> None:
         assert [handle.session_key for handle in of_session] == [session_key("s1")] * 2
 
 
+async def test_a_list_names_the_engines_whose_handles_are_known() -> None:
+    one, two = FakeEngineLink(engine("a")), FakeEngineLink(engine("b", dp_rank=1))
+    one.retain("s1")
+    request = pb.ListHandlesRequest(session_key=session_key("s1"))
+    async with running_agent() as agent, two.attached(agent.link):
+        before = await agent.stub.ListHandles(request)
+        assert (list(before.handles), list(before.engine_ids)) == ([], ["b"])
+        async with one.attached(agent.link):
+            listed = await agent.stub.ListHandles(request)
+            assert len(listed.handles) == 1
+            assert listed.engine_ids == ["a", "b"]
+
+
 async def test_ended_handles_and_pull_reports_are_heard() -> None:
     decode = FakeEngineLink(engine())
     read = decode.retain("read")

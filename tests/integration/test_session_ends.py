@@ -108,6 +108,39 @@ async def test_ending_a_session_is_incomplete_while_an_engine_is_not_heard_of() 
         assert not (await end(talk.world, SESSION["session_id"])).complete
 
 
+@pytest.mark.parametrize("registered", [True, False])
+async def test_ending_a_session_is_incomplete_until_its_engine_has_attached(
+    registered: bool,
+) -> None:
+    async with talk_of() as talk:
+        first = await talk.say(HI)
+        if not registered:
+            talk.world.replica._lose("d1")
+        talk.owner.attached.clear()  # the agent has just started
+        ended = await end(talk.world, SESSION["session_id"])
+        assert (list(ended.released_handle_ids), ended.complete) == ([], False)
+        talk.owner.attached.add("d1")
+        again = await end(talk.world, SESSION["session_id"])
+        assert (list(again.released_handle_ids), again.complete) == ([f"d1/{first}"], True)
+
+
+async def test_ending_a_session_frees_what_it_can_while_another_engine_is_not_attached() -> None:
+    async with talk_of() as talk, moved(talk):
+        first = await talk.say(HI)
+        talk.owner.attached.discard("d1")
+        ended = await end(talk.world, SESSION["session_id"])
+        assert (list(ended.released_handle_ids), ended.complete) == ([f"d2/{first}"], False)
+
+
+async def test_ending_a_session_is_incomplete_while_the_view_is_not_current() -> None:
+    async with talk_of() as talk:
+        first = await talk.say(HI)
+        talk.world.replica.forget_revision()
+        talk.world.replica.begin()
+        ended = await end(talk.world, SESSION["session_id"])
+        assert (list(ended.released_handle_ids), ended.complete) == ([f"d1/{first}"], False)
+
+
 async def test_scenario_10_only_the_tenant_ends_its_session() -> None:
     async with talk_of(TENANTS) as talk:
         headers = {"authorization": "Bearer r"}

@@ -32,6 +32,8 @@ class Owner(FakeAgent):
     def __init__(self) -> None:
         super().__init__()
         self.tables: dict[str, HandleTable] = defaultdict(HandleTable)
+        self.attached: set[str] = set()
+        """Ids of the engines whose handles are told."""
         self.readers: list[FakeEngine] = []
         self.reads: list[str] = []
         self.spoil = False
@@ -51,6 +53,7 @@ class Owner(FakeAgent):
                 self._retain(engine.engine.engine_id, received)
 
         engine.script.before_answer = retain
+        self.attached.add(engine.engine.engine_id)
 
     def attach_reader(self, engine: FakeEngine) -> None:
         """From now on ``engine`` reads the handles that come with a claim."""
@@ -140,11 +143,11 @@ class Owner(FakeAgent):
                 turn_id=handle.turn_id,
                 claim_id=handle.claim.claim_id if handle.claim else "",
             )
-            for table in self.tables.values()
+            for engine_id, table in self.tables.items()
             for handle in table.live()
-            if request.session_key in ("", handle.session_key)
+            if engine_id in self.attached and request.session_key in ("", handle.session_key)
         ]
-        return pb.ListHandlesResponse(handles=handles)
+        return pb.ListHandlesResponse(handles=handles, engine_ids=sorted(self.attached))
 
     async def ReleaseHandles(
         self, request: pb.ReleaseHandlesRequest, context: Context

@@ -26,6 +26,7 @@ from contraflow.runtime.grpc_server import GrpcServer, Limits
 from contraflow.v1 import agent_service_pb2 as pb
 from contraflow.v1 import agent_service_pb2_grpc as pb_grpc
 from contraflow.v1 import handle_pb2
+from contraflow.v1.directory_service_pb2 import SnapshotEnd, WatchResponse
 from contraflow.web import HttpServer
 from contraflow.wire.convert import duration, proof_to_proto
 from contraflow.wire.params import params_to_proto
@@ -164,6 +165,14 @@ acquire_deadline_seconds = 5.0
     return parse(text, RouterConfig, "test")
 
 
+def following_replica() -> FleetReplica:
+    """One that has just heard of an empty directory."""
+    replica = FleetReplica(SystemClock())
+    replica.begin()
+    replica.apply(WatchResponse(snapshot_end=SnapshotEnd(), revision=1))
+    return replica
+
+
 @asynccontextmanager
 async def router_world(
     config: RouterConfig | None = None, agent: FakeAgent | None = None
@@ -174,7 +183,7 @@ async def router_world(
     grpc.add(pb_grpc.add_AgentServiceServicer_to_server, agent, "contraflow.v1.AgentService")
     address = str(grpc.listen(Address(host="127.0.0.1", port=0)))
     await grpc.start()
-    replica = FleetReplica(SystemClock())
+    replica = following_replica()
     app = RouterApp(config or config_of(), SECRET, replica, SystemClock())
     http = HttpServer(app.routes.handle)
     port = await http.listen("127.0.0.1", 0)
@@ -187,7 +196,6 @@ async def router_world(
             f"http://127.0.0.1:{port}", app, replica, prefill, decode, agent, address, client, grpc
         )
         world.know(prefill.engine, decode.engine)
-        replica.synced.set()
         try:
             yield world
         finally:
@@ -200,9 +208,8 @@ async def router_world(
 @asynccontextmanager
 async def another_router(world: World, config: RouterConfig | None = None) -> AsyncIterator[World]:
     """Of the same cluster; it has seen nothing of what the first one did."""
-    replica = FleetReplica(SystemClock())
+    replica = following_replica()
     replica.engines = world.replica.engines
-    replica.synced.set()
     app = RouterApp(config or config_of(), SECRET, replica, SystemClock())
     http = HttpServer(app.routes.handle)
     port = await http.listen("127.0.0.1", 0)

@@ -20,10 +20,12 @@ MAX_PAGE_SIZE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Handles ordered by id; ``more`` if others follow the last one."""
+    """Handles ordered by id; ``more`` if others follow the last one. ``engine_ids`` of the
+    engines whose handles are known."""
 
     handles: list[MirroredHandle]
     more: bool
+    engine_ids: list[str]
 
 
 class Agent:
@@ -82,7 +84,8 @@ class Agent:
         """Up to ``limit`` handles with ids behind ``after``, of one session or all."""
         known = {one.handle_id: one for one in self._live(session_key) if one.handle_id > after}
         ids = sorted(known)
-        return Page([known[one] for one in ids[:limit]], more=len(ids) > limit)
+        engine_ids = [attachment.engine.engine_id for attachment in self._engines.attached()]
+        return Page([known[one] for one in ids[:limit]], len(ids) > limit, engine_ids)
 
     def get_handle(self, handle_id: str) -> MirroredHandle:
         """A live handle. Raises HandleNotFound."""

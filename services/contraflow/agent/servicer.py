@@ -93,6 +93,7 @@ class AgentServicer(AgentServiceServicer):
         return pb.ListHandlesResponse(
             handles=[codec.handle_to_proto(handle, now) for handle in page.handles],
             next_page_token=_token(page.handles[-1].handle_id) if page.more else "",
+            engine_ids=page.engine_ids,
         )
 
     async def GetHandle(

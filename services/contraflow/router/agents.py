@@ -17,7 +17,6 @@ from contraflow.runtime.channels import OpenChannel, open_channel
 from contraflow.runtime.grpc_errors import TimedOut, Unreachable, domain_errors
 from contraflow.v1 import agent_service_pb2 as pb
 from contraflow.v1 import agent_service_pb2_grpc as pb_grpc
-from contraflow.v1.handle_pb2 import Handle
 from contraflow.wire.convert import duration, proof_from_proto
 from contraflow.wire.params import params_from_proto
 
@@ -107,13 +106,13 @@ class Agents:
         """Return a claim, off the caller's path. Only where no read can have been started."""
         self.run(self._return(claim))
 
-    async def list_handles(self, agent_address: str, session_key: str) -> Sequence[Handle]:
-        """Live handles of a session at one agent. Raises what the agent does, Unreachable or
-        TimedOut."""
+    async def list_handles(self, agent_address: str, session_key: str) -> pb.ListHandlesResponse:
+        """Live handles of a session at one agent, and the engines that it knows of. Raises what
+        the agent does, Unreachable or TimedOut."""
         request = pb.ListHandlesRequest(session_key=session_key)
         with domain_errors():
             stub = self._stub(agent_address)
-            return (await stub.ListHandles(request, timeout=_ERRAND_TIMEOUT_SECONDS)).handles
+            return await stub.ListHandles(request, timeout=_ERRAND_TIMEOUT_SECONDS)
 
     async def release(self, agent_address: str, handle_ids: Sequence[str]) -> Sequence[str]:
         """Free handles; the ids of those that will be free. Claimed ones end with their

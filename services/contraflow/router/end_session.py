@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 
 import structlog
 
@@ -45,29 +46,40 @@ class SessionEnds:
             raise InvalidArgument("a session id is needed", field="session_id")
         key = session_key(self._secret, tenant, session_id)
         self._homes.forget(key)
-        engines = self._replica.known()
-        addresses = {engine.agent_address for engine in engines if engine.role is Role.DECODE}
+        current = self._replica.is_current()
+        engine_ids = defaultdict[str, set[str]](set)  # by the addresses of their agents
+        for engine in self._replica.known():
+            if engine.role is Role.DECODE:
+                engine_ids[engine.agent_address].add(engine.engine_id)
         gate = asyncio.Semaphore(_AT_ONCE)
 
-        async def at(address: str) -> list[str] | None:
+        async def at(address: str) -> tuple[list[str], bool]:
             async with gate:
-                return await self._release(address, key, tenant)
+                return await self._release(address, engine_ids[address], key, tenant)
 
-        answers = await asyncio.gather(*map(at, sorted(addresses)))
-        released = [handle_id for answer in answers for handle_id in answer or ()]
+        answers = await asyncio.gather(*map(at, sorted(engine_ids)))
+        released = [handle_id for ids, _ in answers for handle_id in ids]
+        complete = current and all(asked for _, asked in answers)
         self._metrics.released("ended", len(released))
-        log.info("session_ended", tenant=tenant, session_key=key, handles=len(released))
-        return pb.EndSessionResponse(
-            released_handle_ids=sorted(released),
-            complete=self._replica.synced.is_set() and None not in answers,
+        log.info(
+            "session_ended",
+            tenant=tenant,
+            session_key=key,
+            handles=len(released),
+            complete=complete,
         )
+        return pb.EndSessionResponse(released_handle_ids=sorted(released), complete=complete)
 
-    async def _release(self, address: str, key: str, tenant: str) -> list[str] | None:
-        """None if the agent did not do it."""
+    async def _release(
+        self, address: str, engine_ids: set[str], key: str, tenant: str
+    ) -> tuple[list[str], bool]:
+        """The handles that go, and whether all of these engines were asked for theirs."""
         try:
-            handles = await self._agents.list_handles(address, key)
-            ids = [handle.handle_id for handle in handles if handle.tenant == tenant]
-            return list(await self._agents.release(address, ids)) if ids else []
+            listed = await self._agents.list_handles(address, key)
+            ids = [handle.handle_id for handle in listed.handles if handle.tenant == tenant]
+            released = await self._agents.release(address, ids) if ids else ()
         except ContraflowError as error:
             log.warning("session_not_ended", session_key=key, agent=address, why=denial_of(error))
-            return None
+            return [], False
+        # An agent that has just started knows nothing of engines that have yet to attach again.
+        return list(released), engine_ids.issubset(listed.engine_ids)

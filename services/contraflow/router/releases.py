@@ -54,12 +54,10 @@ class Releases:
     async def _release(self, turn: Turn, before: Before, agent_address: str) -> None:
         report = turn.report
         try:
-            handle_id = outlived(
-                await self._agents.list_handles(agent_address, report.lookup_key),
-                turn.identity.tenant,
-                report.turn_id,
-                before,
-            )
+            # An agent whose engine is not attached, as after its own start, tells of no handle.
+            listed = await self._agents.list_handles(agent_address, report.lookup_key)
+            tenant = turn.identity.tenant
+            handle_id = outlived(listed.handles, tenant, report.turn_id, before)
             if handle_id and await self._agents.release(agent_address, [handle_id]):
                 self._metrics.released("outlived", 1)
                 log.info("handle_released", turn_id=report.turn_id, handle_id=handle_id)

@@ -20,7 +20,7 @@ from contraflow.runtime.address import Address
 from contraflow.runtime.backoff import Backoff
 from contraflow.runtime.channels import OpenChannel, open_channel
 from contraflow.runtime.clock import Clock
-from contraflow.runtime.fleet_replica import FleetReplica
+from contraflow.runtime.fleet_replica import QUIET_SECONDS, FleetReplica
 from contraflow.runtime.grpc_errors import (
     TimedOut,
     Unreachable,
@@ -71,7 +71,7 @@ class DirectoryClient:
         clock: Clock,
         *,
         call_timeout: float = 2.0,
-        quiet_timeout: float = 20.0,
+        quiet_timeout: float = QUIET_SECONDS,
         new_backoff: Callable[[], Backoff] = Backoff,
         open_channel: OpenChannel = open_channel,
     ) -> None:

@@ -13,6 +13,9 @@ from contraflow.wire.convert import engine_from_proto, session_from_proto
 
 SessionHook = Callable[[Session], None]
 
+QUIET_SECONDS = 20.0
+"""A directory that says nothing for longer is not heard: it marks progress far more often."""
+
 
 class FleetReplica:
     """Engines by id and sessions by key. Used on one event loop, without locks.
@@ -49,6 +52,12 @@ class FleetReplica:
     def age(self) -> float:
         """Seconds since the directory was last heard; infinite before that."""
         return self._clock.now() - self._heard_at
+
+    def is_current(self) -> bool:
+        """False while there may be much that was not heard of: no snapshot was adopted yet, or
+        another is under way, or the directory is not heard."""
+        complete = self.synced.is_set() and self._incoming is None
+        return complete and self.age() <= QUIET_SECONDS
 
     def view(self, homes: Mapping[str, str]) -> FleetView:
         """The content as a plan takes it. Valid until the next await."""

@@ -127,12 +127,14 @@ class ListHandlesRequest(_message.Message):
     def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., session_key: _Optional[str] = ...) -> None: ...
 
 class ListHandlesResponse(_message.Message):
-    __slots__ = ("handles", "next_page_token")
+    __slots__ = ("handles", "next_page_token", "engine_ids")
     HANDLES_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_IDS_FIELD_NUMBER: _ClassVar[int]
     handles: _containers.RepeatedCompositeFieldContainer[_handle_pb2.Handle]
     next_page_token: str
-    def __init__(self, handles: _Optional[_Iterable[_Union[_handle_pb2.Handle, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+    engine_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, handles: _Optional[_Iterable[_Union[_handle_pb2.Handle, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., engine_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListAttachedEnginesRequest(_message.Message):
     __slots__ = ()

@@ -63,6 +63,22 @@ async def test_handles_of_agents_that_do_not_answer_are_missed_aloud(world: Worl
     assert (await world.document("handles"))["unreachable_agents"] == [nobody]
 
 
+async def test_handles_of_engines_that_are_not_attached_are_missed_aloud(world: World) -> None:
+    world.decode.retain("a")
+    await world.published(1)
+    assert (await world.document("handles"))["unattached_engines"] == []
+    await world.decode.detach()
+
+    async def detached() -> bool:
+        return bool((await world.document("handles"))["unattached_engines"] == ["decode-1"])
+
+    await eventually(detached, "the agent has noticed")
+    result = await world.run("handles")
+    assert "decode-1 is not attached to its agent: its handles are not shown" in result.stderr
+    result = await world.run("release", "--session", session_key("a"))
+    assert "decode-1 is not attached to its agent: its handles are left alone" in result.stderr
+
+
 async def test_watching_handles_until_ctrl_c(world: World) -> None:
     first = world.decode.retain("a")
     await world.published(1)

@@ -134,4 +134,5 @@ async def test_the_view_can_be_asked_for(world: World) -> None:
         pb.ListViewEnginesRequest(), None  # type: ignore[arg-type]
     )  # fmt: skip
     assert [engine.engine_id for engine in view.engines] == ["d1", "p1"]
-    assert view.age.seconds > 0
+    assert view.revision == 1
+    assert view.age.nanos > 0

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tests.support.clock import ManualClock
 
 from contraflow.core.fleet import Engine, Role, Session
-from contraflow.runtime.fleet_replica import FleetReplica
+from contraflow.runtime.fleet_replica import QUIET_SECONDS, FleetReplica
 from contraflow.v1 import directory_service_pb2 as pb
 from contraflow.v1 import engine_pb2
 from contraflow.wire.convert import engine_to_proto, session_to_proto
@@ -117,6 +117,28 @@ def test_age_counts_from_the_last_event() -> None:
     world.snapshot(7)
     world.clock.advance(3)
     assert world.replica.age() == 3
+
+
+def test_a_view_is_current_while_the_directory_is_heard() -> None:
+    world = World()
+    assert not world.replica.is_current()
+    world.snapshot(7)
+    assert world.replica.is_current()
+    world.clock.advance(QUIET_SECONDS + 1)
+    assert not world.replica.is_current()
+    world.replica.apply(pb.WatchResponse(progress=pb.Progress(), revision=7))
+    assert world.replica.is_current()
+
+
+def test_a_view_is_not_current_while_a_snapshot_is_under_way() -> None:
+    world = World()
+    world.snapshot(7)
+    world.replica.forget_revision()
+    world.replica.begin()
+    world.session("h1", 9)
+    assert not world.replica.is_current()
+    world.replica.apply(end(9))
+    assert world.replica.is_current()
 
 
 def test_an_engine_whose_role_is_unknown_is_no_engine() -> None:

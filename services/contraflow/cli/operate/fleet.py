@@ -31,10 +31,19 @@ PageT = TypeVar("PageT", bound="_Page")
 
 @dataclass(frozen=True, slots=True)
 class Handles:
-    """Handles by id, and the agents that could not be asked for theirs."""
+    """Handles by id, the agents that could not be asked for theirs, and the engines whose
+    agents do not know them now."""
 
     found: list[handle_pb2.Handle] = field(default_factory=list)
     unreachable: list[str] = field(default_factory=list)
+    unattached: list[str] = field(default_factory=list)
+
+    def gaps(self) -> list[str]:
+        """Whose handles are missing, and why, in words."""
+        return [
+            *(f"no answer from the agent at {one}" for one in self.unreachable),
+            *(f"{one} is not attached to its agent" for one in self.unattached),
+        ]
 
 
 def all_engines(servers: Servers, directory: Server) -> list[engine_pb2.Engine]:
@@ -81,7 +90,7 @@ def handles_of(
 ) -> Handles:
     """Handles of just these engines, by id. Raises OperatorError for a malformed key."""
     wanted = {one.engine_id: one.agent_address for one in engines}
-    found, unreachable = list[handle_pb2.Handle](), set[str]()
+    found, unreachable, unattached = list[handle_pb2.Handle](), set[str](), set[str]()
     tokens = dict.fromkeys(wanted.values(), "")
 
     def call(target: str) -> grpc.Future[agent_pb.ListHandlesResponse]:
@@ -96,9 +105,12 @@ def handles_of(
                 unreachable.add(target)
                 continue
             found += (one for one in page.handles if wanted.get(one.engine_id) == target)
+            theirs = (engine_id for engine_id, agent in wanted.items() if agent == target)
+            unattached.update(one for one in theirs if one not in page.engine_ids)
             if page.next_page_token:
                 tokens[target] = page.next_page_token
-    return Handles(sorted(found, key=lambda one: one.handle_id), sorted(unreachable))
+    found.sort(key=lambda one: one.handle_id)
+    return Handles(found, sorted(unreachable), sorted(unattached))
 
 
 def pick_engine(engines: Sequence[engine_pb2.Engine], name: str) -> engine_pb2.Engine:

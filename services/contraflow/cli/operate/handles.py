@@ -67,14 +67,20 @@ def handles(
         listed = handles_of(servers, engines, key)
     if as_json:
         rows = [describe(one) for one in listed.found]
-        print_json({"handles": rows, "unreachable_agents": listed.unreachable})
+        print_json(
+            {
+                "handles": rows,
+                "unreachable_agents": listed.unreachable,
+                "unattached_engines": listed.unattached,
+            }
+        )
         return
     if listed.found:
         print_table(_COLUMNS, map(_cells, listed.found))
     asked = counted(len(engines), "engine")
     click.echo(f"{counted(len(listed.found), 'handle')} of {asked} in the {directory}")
-    for target in listed.unreachable:
-        note(f"no answer from the agent at {target}: its handles are not shown")
+    for gap in listed.gaps():
+        note(f"{gap}: its handles are not shown")
 
 
 def describe(handle: handle_pb2.Handle) -> dict[str, Any]:

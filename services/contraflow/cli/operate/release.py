@@ -93,8 +93,8 @@ def _show(outcomes: dict[str, str]) -> None:
 
 
 def _listed(handles: Handles) -> tuple[str, ...]:
-    for target in handles.unreachable:
-        note(f"no answer from the agent at {target}: its handles are left alone")
+    for gap in handles.gaps():
+        note(f"{gap}: its handles are left alone")
     return tuple(one.handle_id for one in handles.found)
 
 
