@@ -8,7 +8,7 @@ import msgspec
 
 from contraflow.core.retention import Policy
 from contraflow.runtime.address import Address
-from contraflow.runtime.config import Config, Seconds
+from contraflow.runtime.config import MOST_SECONDS, Config, Seconds
 from contraflow.runtime.logging import LogLevel
 
 
@@ -30,10 +30,10 @@ class RetentionConfig(Config, frozen=True):
 
     budget_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.5
     """Most blocks of an engine that handles may hold, as a share of all."""
-    ttl_seconds: Seconds = 480.0
+    ttl_seconds: Annotated[float, msgspec.Meta(ge=1, le=MOST_SECONDS)] = 480.0
     """Lease that a renewal gives. About half of it is left at worst: where that is less than a
     claim takes, claims made then are denied as LEASE_TOO_SHORT."""
-    max_idle_seconds: Annotated[float, msgspec.Meta(ge=0)] = 1800.0
+    max_idle_seconds: Annotated[float, msgspec.Meta(ge=0, le=MOST_SECONDS)] = 1800.0
     """Age from which a handle is renewed no more; 0: none is ever renewed."""
 
     @property

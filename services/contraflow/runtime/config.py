@@ -17,8 +17,11 @@ import msgspec
 
 from contraflow.runtime.address import Address
 
-Seconds = Annotated[float, msgspec.Meta(gt=0)]
-"""A positive duration in seconds."""
+MOST_SECONDS = 604_800
+"""A week."""
+
+Seconds = Annotated[float, msgspec.Meta(ge=0.001, le=MOST_SECONDS)]
+"""A duration in seconds, of a millisecond to a week."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

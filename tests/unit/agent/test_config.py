@@ -32,14 +32,21 @@ def test_defaults() -> None:
         ('advertise_address = "unix:/a"', "must be 'host:port'"),
         ('advertise_address = "host:0"', "needs a port"),
         ("[retention]\nbudget_share = 1.5", "retention.budget_share"),
-        ("[retention]\nttl_seconds = 0", "retention.ttl_seconds"),
+        ("[retention]\nttl_seconds = 0.5", "retention.ttl_seconds: expected `float` >= 1.0"),
+        ("[retention]\nttl_seconds = inf", "retention.ttl_seconds: expected `float` <= 604800.0"),
         ("[retention]\nmax_idle_seconds = -1", "retention.max_idle_seconds"),
+        ("[retention]\nmax_idle_seconds = inf", "retention.max_idle_seconds"),
         ("[claim]\nstart_by = 5", "unknown key 'claim.start_by'"),
     ],
 )
 def test_mistakes_are_named(line: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(GOOD + line, AgentConfig, "agent.toml")
+
+
+def test_a_handle_may_be_renewed_never() -> None:
+    config = parse(GOOD + "[retention]\nmax_idle_seconds = 0", AgentConfig, "agent.toml")
+    assert config.retention.policy.max_idle == 0
 
 
 @pytest.mark.parametrize(

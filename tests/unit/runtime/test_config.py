@@ -46,7 +46,20 @@ def test_a_good_file(tmp_path: Path) -> None:
             'name = "x"\nothers = ["a:1", "b"]',
             "f: others[1]: 'b' is not 'host:port', '[v6]:port' or 'unix:/path'",
         ),
-        ('name = "x"\n[inner]\nwait_seconds = 0', "f: inner.wait_seconds: expected `float` > 0.0"),
+    ]
+    + [
+        (
+            f'name = "x"\n[inner]\nwait_seconds = {seconds}',
+            f"f: inner.wait_seconds: expected `float` {bound}",
+        )
+        for seconds, bound in (
+            ("0", ">= 0.001"),
+            ("-1.0", ">= 0.001"),
+            ("1e-9", ">= 0.001"),
+            ("nan", ">= 0.001"),
+            ("1e300", "<= 604800.0"),
+            ("inf", "<= 604800.0"),
+        )
     ],
 )
 def test_what_is_wrong_is_named(text: str, message: str) -> None:
