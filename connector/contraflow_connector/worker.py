@@ -57,6 +57,9 @@ class ContraflowWorker(NixlPullConnectorWorker):
             if self._reqs_to_send.pop(request_id, None) is None:
                 continue
             self._reqs_to_process.discard(request_id)
+            # Some of several readers may have told that they are done, and no others will.
+            self.consumer_notification_counts_by_req.pop(request_id, None)
+            self.expected_consumer_notifications_by_req.pop(request_id, None)
             self._released.add(request_id)
             self._events.ends.append((request_id, State.RELEASED))
 

@@ -11,6 +11,7 @@ from tests.engines.vllm_scheduler.registry import case
 from tests.engines.vllm_scheduler.turns import retained
 from vllm.v1.outputs import KVConnectorOutput
 
+from contraflow.core.handle import State
 from contraflow_connector.vllm_compat import WorkerReport, renewals_of
 
 
@@ -64,3 +65,19 @@ def all_ranks_must_confirm_a_lease() -> None:
         )
         assert engine.handles()[0].deadline == confirmed
     assert answers == [[handle.handle_id]]
+
+
+@case
+def a_release_after_some_of_several_readers_have_read_leaves_nothing_of_it() -> None:
+    worker = a_worker("r", 1e9)
+    worker.transfer_topo = object()
+    worker.nixl_wrapper = mock.Mock(get_new_notifs=lambda: {"reader-0": [b"r:2"]})
+    assert worker._get_new_notifs() == set()
+    assert worker.consumer_notification_counts_by_req == {"r": 1}
+    worker._release(("r",))
+    events = worker.take_events()
+    assert events is not None
+    assert events.ends == [("r", State.RELEASED)]
+    assert (worker._reqs_to_send, worker._reqs_to_process) == ({}, set())
+    assert not worker.consumer_notification_counts_by_req
+    assert not worker.expected_consumer_notifications_by_req

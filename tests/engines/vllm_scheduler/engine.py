@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -95,4 +96,8 @@ def a_worker(request_id: str, deadline: float) -> ContraflowWorker:
     worker = ContraflowWorker.__new__(ContraflowWorker)
     worker._events = WorkerEvents()
     worker._reqs_to_send = {request_id: deadline}
+    worker._reqs_to_process = {request_id}
+    worker._released = set()
+    worker.consumer_notification_counts_by_req = defaultdict(int)
+    worker.expected_consumer_notifications_by_req = {}
     return worker
