@@ -294,6 +294,10 @@ class _Retained(Retained):
             self._look_again_at(handle.claim.hold_until)
         return handle
 
+    def return_claim(self, claim_id: str) -> None:
+        super().return_claim(claim_id)
+        self._look_again_at(self.clock())
+
     def release(self, handle_ids: Iterable[str]) -> list[str]:
         freed = super().release(handle_ids)
         self._look_again_at(self.clock())

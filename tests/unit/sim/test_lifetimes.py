@@ -76,6 +76,19 @@ async def test_a_released_handle_is_freed_at_once() -> None:
         await pair.nothing_is_held()
 
 
+async def test_a_superseded_handle_is_freed_as_soon_as_its_claim_is_returned() -> None:
+    async with a_pair() as pair:
+        history = await retained(pair)
+        claimed = pair.claim("c1")
+        await played(pair.clock, pair.turn(history))
+        assert claimed.handle_id in {handle.handle_id for handle in pair.handles()}
+        await soon(lambda: pair.prefill.pool.num_free == pair.prefill.pool.capacity, "P is done")
+        free = pair.decode.pool.num_free
+        pair.decode.retained.return_claim("c1")
+        await soon(lambda: pair.decode.pool.num_free > free, "its blocks are free")
+        assert claimed.handle_id not in {handle.handle_id for handle in pair.handles()}
+
+
 async def test_a_renewed_handle_outlives_its_lease_and_is_pulled() -> None:
     async with a_pair(retention_ttl=100.0) as pair:
         history = await retained(pair)
