@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -46,9 +47,10 @@ class Renewals:
         once all are settled; ``held`` are those that are held that long already."""
         order = _Order(answer, set(extend.values()), held)
         for request_id, handle_id in extend.items():
+            until = self._no_earlier(request_id, deadline)
             self.end(request_id)  # the later order counts
-            self._by_request[request_id] = _Extension(handle_id, deadline, order)
-            self._unsent[request_id] = deadline
+            self._by_request[request_id] = _Extension(handle_id, until, order)
+            self._unsent[request_id] = until
         _answer_if_settled(order)
 
     def take(self) -> dict[str, float]:
@@ -88,6 +90,14 @@ class Renewals:
         """Nobody waits for answers any more; extensions go on."""
         for extension in self._by_request.values():
             extension.order.open.clear()
+
+    def _no_earlier(self, request_id: str, deadline: float) -> float:
+        # Some worker may hold to an earlier extension that was for longer: a lease of the table
+        # that ends before is ended by nobody. And no two extensions have the same deadline: it
+        # is what ranks confirm, each once, so that to count is enough.
+        if earlier := self._by_request.get(request_id):
+            return max(deadline, math.nextafter(earlier.deadline, math.inf))
+        return deadline
 
 
 def _settle(extension: _Extension, *, renewed: bool) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 from tests.support.connector_handles import ManualTime, a_handle, ask
 
-from contraflow.core.errors import HandleExpired, LeaseTooShort
+from contraflow.core.errors import ContraflowError, HandleExpired, LeaseTooShort
 from contraflow.core.handle import Handle, State
 from contraflow_connector.events import WorkerEvents
 from contraflow_connector.retained import Retained
@@ -170,6 +174,79 @@ def test_confirmations_of_an_earlier_order_do_not_count_for_the_later_one() -> N
     assert world.deadline() == 1480.0
     world.retained.confirmed("r", 1785.0)
     assert (world.deadline(), world.answers) == (1785.0, [[], ["e/r"]])
+
+
+def test_a_rank_that_confirms_two_orders_of_one_instant_does_not_count_for_another() -> None:
+    world = World()
+    world.renew()
+    (first,) = world.step().values()
+    world.renew()
+    (second,) = world.step().values()
+    # The other rank had let go before the first was ordered.
+    world.retained.confirmed("r", first)
+    world.retained.confirmed("r", second)
+    assert (world.deadline(), world.answers, world.heard) == (1480.0, [[]], [])
+
+
+def test_an_order_for_less_than_workers_may_hold_already_is_for_what_they_hold() -> None:
+    world = World()
+    world.renew(ttl=7200.0)
+    (held,) = world.step().values()
+    world.retained.acquire(ask("c1"))
+    for _ in range(2):
+        world.retained.confirmed("r", held)
+    world.retained.return_claim("c1")
+    assert world.deadline() == 1480.0  # a claim is never renewed
+    world.renew()
+    (ordered,) = world.step().values()
+    assert ordered >= held
+    for _ in range(2):
+        world.retained.confirmed("r", ordered)
+    assert world.deadline() == ordered
+    assert world.answers == [[], ["e/r"]]
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("pass"), st.sampled_from([1, 60, 300])),
+            st.tuples(st.just("order"), st.sampled_from([200, 480, 2000])),
+            st.tuples(st.just("tell"), st.sampled_from([1, 2])),  # so many of the workers
+            st.tuples(st.just("claim"), st.just(0)),
+            st.tuples(st.just("return"), st.just(0)),
+        ),
+        max_size=12,
+    )
+)
+def test_every_rank_holds_what_the_table_says_and_none_holds_it_for_longer_unasked(
+    steps: list[tuple[str, int]],
+) -> None:
+    world = World()
+    holds = [1480.0, 1480.0]
+    for what, number in steps:
+        if what == "pass":
+            world.clock.now += number
+        elif what == "order":
+            world.renew(ttl=number)
+        elif what == "claim":
+            with suppress(ContraflowError):
+                world.retained.acquire(ask("c1"))
+        elif what == "return":
+            with suppress(ContraflowError):
+                world.retained.return_claim("c1")
+        else:
+            if "r" in world.retained.step():
+                return
+            for request_id, deadline in world.retained.renewals().items():
+                for rank in range(number):
+                    if holds[rank] > world.clock.now:
+                        holds[rank] = max(holds[rank], deadline)
+                        world.retained.confirmed(request_id, deadline)
+        assert world.deadline() <= min(holds)
+    # The lease of the table, and of any claim, runs out: who holds blocks is told to free them.
+    world.clock.now = max(world.deadline(), world.clock.now) + 70
+    if max(holds) > world.clock.now:
+        assert "r" in world.retained.step()
 
 
 def test_an_order_is_answered_when_each_of_its_handles_is_settled() -> None:
