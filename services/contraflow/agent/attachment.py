@@ -250,7 +250,6 @@ class Attachment:
         granted = grant_from_proto(result.grant, sent_at, now)
         if granted.start_by <= 0:
             raise EngineUnresponsive("the engine answered when the claim was over")
-        self._update(granted.handle)
         return granted
 
     def _acquired(self, record: ClaimRecord, reply: Reply) -> None:
