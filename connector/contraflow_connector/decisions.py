@@ -13,7 +13,6 @@ from contraflow.core.chain import Chain, Context
 from contraflow.core.handle import Handle
 from contraflow.core.instructions import Instructions, Pull, Tip
 from contraflow.core.transfer_params import (
-    HOLD_UNTIL,
     OURS,
     REMOTE_KEYS,
     Params,
@@ -23,6 +22,7 @@ from contraflow.core.transfer_params import (
 from contraflow.v1 import handle_pb2
 from contraflow.wire.convert import duration
 from contraflow_connector.guard import guarded
+from contraflow_connector.holds import Hold
 from contraflow_connector.reads import (
     Outcome,
     Read,
@@ -103,7 +103,7 @@ class Decisions(ABC):
         self._chains: dict[str, Chain] = {}
         self._reads: dict[str, Read] = {}
         self._found_locally: dict[str, int] = {}
-        self._holds: dict[str, float] = {}  # reads that start in this step
+        self._holds: dict[str, Hold] = {}  # reads that start in this step
         self._waiting: dict[str, int] = {}  # request id -> blocks; asked about in this step
 
     @abstractmethod
@@ -121,6 +121,10 @@ class Decisions(ABC):
     @abstractmethod
     def _may_pull(self) -> bool:
         """Whether this engine may pull retained blocks."""
+
+    @abstractmethod
+    def _lease_extension(self) -> float:
+        """Seconds, from its receipt, to which a heartbeat extends the lease of blocks here."""
 
     # Reading: what may be pulled.
 
@@ -176,6 +180,8 @@ class Decisions(ABC):
             if not has_remote_blocks(params):
                 return Verdict(0, Outcome.DECLINED_UNSUPPORTED)  # vLLM would take a null host
             return judge_backward(read, chain, prompt, read.local_tokens, trimmable=self._trimmable)
+        if Hold.of(params) is None:
+            return Verdict(0, Outcome.DECLINED_UNSUPPORTED)  # it might be freed while we read
         ours = params.get(OURS)
         tip = Tip.from_json(ours.get("tip")) if isinstance(ours, dict) else None
         wanted = self._get_remote_prefill_token_count(len(prompt))
@@ -192,7 +198,7 @@ class Decisions(ABC):
         if num_external_tokens > 0:
             read.pulled_tokens = num_external_tokens
             read.started = self._retained.clock()
-            if isinstance(hold := params.get(HOLD_UNTIL), float):
+            if (hold := Hold.of(params)) is not None:
                 self._holds[request.request_id] = hold
         elif not read.forward:
             # Without these keys vLLM finds nothing to read and nobody to notify.
@@ -278,7 +284,8 @@ class Decisions(ABC):
             ours["pull"] = pull.to_json()
         if tip := self._tip(request, params):
             ours["tip"] = tip.to_json()
-        return {**params, OURS: ours}
+        hold = Hold(self._reqs_need_send[request.request_id], self._lease_extension())
+        return {**params, **hold.to_params(), OURS: ours}
 
     @guarded(None)
     def _tip(self, request: Request, params: Params) -> Tip | None:

@@ -10,9 +10,6 @@ from typing import Any
 from contraflow.core.chain import Chain
 from contraflow.core.instructions import Instructions, Pull, Tip
 
-_CLOCK_MARGIN = 0.5
-"""Seconds by which the clocks of reader and owner may be off."""
-
 
 class Outcome(StrEnum):
     """Values equal the enum names of ``contraflow.v1.PullOutcome``."""
@@ -122,11 +119,6 @@ def judge_forward(tip: Tip | None, chain: Chain, prompt: Sequence[int], wanted: 
     if tip.num_tokens != wanted or chain.tip(prompt, wanted) != tip.digest:
         return Verdict(0, Outcome.DECLINED_MISMATCH)
     return Verdict(wanted, Outcome.PULLED, wanted)
-
-
-def ends_late(owner_now: float, hold_until: float) -> bool:
-    """Whether a read that ends now may have seen blocks that its owner no longer held."""
-    return owner_now + _CLOCK_MARGIN >= hold_until
 
 
 def cut_blocks(groups: Sequence[Sequence[int]], tokens: int, block_size: int) -> list[list[int]]:

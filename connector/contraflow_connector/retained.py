@@ -64,6 +64,11 @@ class Retained:
         with self._lock:
             self._handed_over.add(request_id)
 
+    def handed_over(self, request_ids: Iterable[str]) -> set[str]:
+        """Which of them were."""
+        with self._lock:
+            return self._handed_over.intersection(request_ids)
+
     def acquire(self, request: ClaimRequest) -> Handle:
         """As HandleTable.acquire."""
         with self._lock:

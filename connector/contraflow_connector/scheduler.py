@@ -25,11 +25,13 @@ from contraflow_connector.vllm_compat import (
     count_ranks,
     describe_engine,
     free_blocks,
+    lease_extension,
     local_cache_tokens,
     may_pull,
     put_holds,
     put_releases,
     put_renewals,
+    start_leases,
     warn_of_unsafe_roles,
 )
 
@@ -115,6 +117,8 @@ class ContraflowScheduler(NixlPullConnectorScheduler, Decisions):
     def _tell_workers(self, metadata: NixlConnectorMetadata) -> None:
         put_releases(metadata, self._retained.step())
         put_renewals(metadata, self._retained.renewals())
+        handed_over = self._retained.handed_over(metadata.reqs_to_send)
+        start_leases(metadata, handed_over, self._lease_extension())
         put_holds(metadata, self._holds)
         self._holds = {}
 
@@ -155,6 +159,9 @@ class ContraflowScheduler(NixlPullConnectorScheduler, Decisions):
 
     def _may_pull(self) -> bool:
         return may_pull(self.vllm_config, self._bidirectional)
+
+    def _lease_extension(self) -> float:
+        return lease_extension(self.vllm_config)
 
     def _context(self, request: Any) -> Context | None:
         return chain_context(self.vllm_config, request)

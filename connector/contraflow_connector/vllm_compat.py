@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import vllm
@@ -32,6 +34,7 @@ from contraflow.core.chain import Context, Item
 from contraflow.core.fleet import Engine, Role
 from contraflow_connector.events import WorkerEvents
 from contraflow_connector.guard import log
+from contraflow_connector.holds import Hold, Lease
 from contraflow_connector.settings import Settings
 
 __all__ = [
@@ -74,16 +77,16 @@ def releases_of(metadata: NixlConnectorMetadata) -> tuple[str, ...]:
     return getattr(metadata, _RELEASES, ())
 
 
-def put_holds(metadata: NixlConnectorMetadata, holds: dict[str, float]) -> None:
+def put_holds(metadata: NixlConnectorMetadata, holds: dict[str, Hold]) -> None:
     """Let the metadata of a step carry until when the blocks of its reads are held, by request
-    id, on the clock of their owner."""
+    id."""
     if holds:
         setattr(metadata, _HOLDS, holds)
 
 
-def holds_of(metadata: NixlConnectorMetadata) -> dict[str, float]:
+def holds_of(metadata: NixlConnectorMetadata) -> dict[str, Hold]:
     """What ``put_holds`` put there."""
-    holds: dict[str, float] = getattr(metadata, _HOLDS, {})
+    holds: dict[str, Hold] = getattr(metadata, _HOLDS, {})
     return holds
 
 
@@ -112,10 +115,70 @@ def count_ranks(config: VllmConfig) -> int:
     return int(config.parallel_config.world_size)
 
 
-def owner_clock(worker: NixlPullConnectorWorker, request_id: str, now: float) -> float:
-    """``now`` on the clock of the engine that a request reads from."""
-    engine_id = worker._recving_metadata[request_id].remote.engine_id
-    return now + float(worker._engine_clock_offset[engine_id])
+def lease_extension(config: VllmConfig) -> float:
+    """Seconds, from its receipt, to which a heartbeat extends a lease: as vLLM's workers do it."""
+    return float(config.kv_transfer_config.get_from_extra_config("kv_lease_duration", 30) * 2 // 3)
+
+
+def start_leases(
+    metadata: NixlConnectorMetadata, request_ids: Collection[str], extension: float
+) -> None:
+    """Let leases that begin with a step last as if every heartbeat so far had extended them.
+
+    vLLM's workers pass over heartbeats for a request until they have its lease, which a long
+    step may delay; who sent them counts on them.
+    """
+    least = metadata.scheduler_clock + extension
+    for request_id in request_ids:
+        metadata.reqs_to_send[request_id] = max(metadata.reqs_to_send[request_id], least)
+
+
+def lease_of(worker: NixlPullConnectorWorker, request_id: str) -> Lease:
+    """Whose blocks a request reads."""
+    remote = worker._recving_metadata[request_id].remote
+    return remote.engine_id, remote.request_id
+
+
+def clock_offset(worker: NixlPullConnectorWorker, engine_id: str) -> float:
+    """Seconds that the clock of another engine is ahead, by the handshake with it."""
+    return float(worker._engine_clock_offset[engine_id])
+
+
+@contextmanager
+def noting_notifications(worker: NixlPullConnectorWorker) -> Iterator[set[str]]:
+    """The NIXL agents that are sent a notification meanwhile. vLLM goes on where that fails."""
+    nixl, told = worker.nixl_wrapper, set[str]()
+    worker.nixl_wrapper = _Noting(nixl, told)
+    try:
+        yield told
+    finally:
+        worker.nixl_wrapper = nixl
+
+
+class _Noting:
+    def __init__(self, nixl: Any, told: set[str]) -> None:
+        self._nixl = nixl
+        self._told = told
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._nixl, name)
+
+    def send_notif(self, agent_name: str, **rest: Any) -> None:
+        self._nixl.send_notif(agent_name, **rest)
+        self._told.add(agent_name)
+
+
+def heartbeats_of(metadata: NixlConnectorMetadata) -> dict[str, set[Lease]]:
+    """The leases that a step's heartbeats are for, by engine; of none if no heartbeat is due."""
+    return {
+        engine_id: {(engine_id, request_id) for request_id in info.req_ids}
+        for engine_id, info in metadata.heartbeat_by_engine.items()
+    }
+
+
+def agents_of(worker: NixlPullConnectorWorker, engine_id: str) -> set[str]:
+    """The NIXL agents of another engine's ranks that a worker reads from."""
+    return set(worker._remote_agents.get(engine_id, {}).values())
 
 
 def transfer_totals(worker: NixlPullConnectorWorker) -> tuple[int, int, float]:

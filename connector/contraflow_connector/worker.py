@@ -1,5 +1,5 @@
 """The worker half: frees and renews on command, tells reads from expiries, fails reads that
-end late."""
+end late, either way."""
 
 from __future__ import annotations
 
@@ -9,29 +9,40 @@ from typing import Any
 from contraflow.core.handle import State
 from contraflow_connector.events import Transfer, WorkerEvents
 from contraflow_connector.guard import guarded, log
-from contraflow_connector.reads import ends_late
+from contraflow_connector.holds import Heartbeats, Hold, ends_late
 from contraflow_connector.vllm_compat import (
     NixlConnectorMetadata,
     NixlPullConnectorWorker,
+    agents_of,
+    clock_offset,
+    heartbeats_of,
     holds_of,
+    lease_of,
+    noting_notifications,
     on_worker_clock,
-    owner_clock,
     releases_of,
     renewals_of,
     transfer_totals,
 )
 
 _MOST_HOLDS = 4096
+_LAST_CALL = 1.0
+"""Seconds that a lease is kept once it is seen to have run out. A worker that was stalled finds
+it so at once, and what its reader sent meanwhile a moment later."""
 
 
 class ContraflowWorker(NixlPullConnectorWorker):
     """vLLM's pull worker, whose ends and transfers are reported one by one."""
 
+    _reqs_to_send: dict[str, float]
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._released: set[str] = set()
         self._events = WorkerEvents()
-        self._holds: dict[str, float] = {}
+        self._holds: dict[str, Hold] = {}
+        self._heartbeats = Heartbeats()
+        self._overdue: dict[str, float] = {}  # request id -> since when its lease is seen to be
 
     def take_events(self) -> WorkerEvents | None:
         """What has happened since the last call; None if nothing."""
@@ -77,9 +88,40 @@ class ContraflowWorker(NixlPullConnectorWorker):
         done_sending |= self._released
         self._released = set()
         before = set(done_sending)
-        super()._reap_expired_send_leases(done_sending)
+        # vLLM sees those only that may go; put back by a heartbeat, others are not overdue.
+        held = self._reqs_to_send
+        self._reqs_to_send = {request_id: held.pop(request_id) for request_id in self._ripe()}
+        try:
+            super()._reap_expired_send_leases(done_sending)
+        finally:
+            self._reqs_to_send = held
         expired = sorted(done_sending - before)
         self._events.ends.extend((request_id, State.EXPIRED) for request_id in expired)
+
+    def _ripe(self) -> list[str]:
+        now = time.perf_counter()
+        self._overdue = {
+            request_id: self._overdue.get(request_id, now)
+            for request_id, deadline in self._reqs_to_send.items()
+            if deadline <= now
+        }
+        return [one for one, since in self._overdue.items() if now - since >= _LAST_CALL]
+
+    def _send_heartbeats(self, metadata: NixlConnectorMetadata) -> None:
+        now = time.perf_counter()
+        with noting_notifications(self) as told:
+            super()._send_heartbeats(metadata)
+        self._note_heartbeats(metadata, told, now)
+
+    @guarded(None)
+    def _note_heartbeats(self, metadata: NixlConnectorMetadata, told: set[str], now: float) -> None:
+        # Nothing is due, or nobody waits any more: those that wait are named with the next.
+        if not (waiting := heartbeats_of(metadata)):
+            return
+        self._heartbeats.keep(set().union(*waiting.values()))
+        for engine_id, leases in waiting.items():
+            if (agents := agents_of(self, engine_id)) and agents <= told:
+                self._heartbeats.sent(leases, now)
 
     def _get_new_notifs(self) -> set[str]:
         notified: set[str] = super()._get_new_notifs()
@@ -110,7 +152,10 @@ class ContraflowWorker(NixlPullConnectorWorker):
         hold = self._holds.pop(request_id, None)
         if hold is None:
             return False
-        late = ends_late(owner_clock(self, request_id, time.perf_counter()), hold)
+        lease = lease_of(self, request_id)
+        offset = clock_offset(self, lease[0])
+        until = self._heartbeats.prolong(hold, lease, offset)
+        late = ends_late(time.perf_counter() + offset, until)
         if late:
             # Its owner may have given the blocks to somebody else while we read.
             log.warning("the read for %s ended after its hold; it counts as failed", request_id)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from contraflow.core.transfer_params import HOLD_UNTIL, OURS
+from contraflow.core.transfer_params import HOLD_EXTENSION, HOLD_UNTIL, OURS
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
@@ -75,7 +75,7 @@ def test_scheduler(version: str, case: str) -> None:
 @pytest.mark.parametrize("sender", ["prefill", "decode"])
 def test_the_fixture_has_the_keys_and_types_that_vllm_returns(version: str, sender: str) -> None:
     returned = probed(version)["returned"][sender]
-    for ours in (OURS, HOLD_UNTIL):
+    for ours in (OURS, HOLD_UNTIL, HOLD_EXTENSION):
         returned.pop(ours, None)
     text = fixture(version, "kv_transfer_params.json").read_text(encoding="utf-8")
     expected = json.loads(text)[sender]

@@ -15,7 +15,11 @@ OURS = "contraflow"
 """Key of the sub-object that carries what router and connectors tell each other."""
 
 HOLD_UNTIL = "contraflow_hold_until"
-"""Key of the instant, on the owner's monotonic clock, at which a claimed handle is freed."""
+"""Key of the instant, on the owner's monotonic clock, until which the blocks are held: those of a
+claimed handle, or those that prefill hands over."""
+
+HOLD_EXTENSION = "contraflow_hold_extension"
+"""Key of the seconds, from its receipt, to which a heartbeat extends that; absent, none does."""
 
 REMOTE_KEYS = (
     "remote_block_ids",

@@ -22,8 +22,15 @@ from contraflow.sim.pool import Pool
 from contraflow.sim.puller import EXPIRY_MARGIN_SECONDS, Puller
 from contraflow.sim.scheduler import Scheduler
 from contraflow.sim.sequence import Sequence, Status
-from contraflow.sim.transfer import REGISTRATION_GENERATION, Pull, Transfer, remote_address
+from contraflow.sim.transfer import (
+    REGISTRATION_GENERATION,
+    Pull,
+    Transfer,
+    lease_of,
+    remote_address,
+)
 from contraflow_connector.decisions import AgentLink
+from contraflow_connector.holds import Heartbeats
 from contraflow_connector.link import Link
 from contraflow_connector.orders import claimed_params
 from contraflow_connector.renewals import Answer
@@ -74,7 +81,8 @@ class SimEngine:
             )
             self._transfer.start_pull = self._start_pull
         self._scheduler = Scheduler(options, self.pool, self._transfer, self._counters)
-        self._puller = Puller(options, fabric, clock, self._counters)
+        self._heartbeats = Heartbeats()
+        self._puller = Puller(options, fabric, clock, self._counters, self._heartbeats)
         self._make_link = make_link or _grpc_link(options.agent)
         self._link: AgentLink | None = None
         self._listener: Listener | None = None
@@ -238,12 +246,16 @@ class SimEngine:
         assert self._transfer is not None
         while self._transfer.heartbeats:
             await self._clock.sleep(self.options.kv_lease / 6)
-            for params in list(self._transfer.heartbeats.values()):
-                request_id = str(params["remote_request_id"])
+            waiting = list(self._transfer.heartbeats.values())
+            self._heartbeats.keep({lease_of(params) for params in waiting})
+            for params in waiting:
+                engine_id, request_id = lease_of(params)
                 try:
                     connection = await self._fabric.connect(*remote_address(params))
-                    if connection.hello.engine_id == params["remote_engine_id"]:
+                    if connection.hello.engine_id == engine_id:
+                        now = self._clock.now()
                         await connection.heartbeat([request_id])
+                        self._heartbeats.sent([(engine_id, request_id)], now)
                     await connection.close()
                 except FabricError as error:
                     log.debug("no heartbeat for %s: %s", request_id, error)

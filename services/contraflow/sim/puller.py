@@ -10,8 +10,8 @@ from contraflow.sim.api import SimCounters
 from contraflow.sim.fabric import Connection, Fabric, FabricError
 from contraflow.sim.options import SimOptions
 from contraflow.sim.pool import Content
-from contraflow.sim.transfer import Pull, remote_address, remote_ids
-from contraflow_connector.reads import ends_late
+from contraflow.sim.transfer import Pull, lease_of, remote_address, remote_ids
+from contraflow_connector.holds import Heartbeats, ends_late
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +34,14 @@ class Puller:
     """Reads for one engine. Nothing it does raises."""
 
     def __init__(
-        self, options: SimOptions, fabric: Fabric, clock: Clock, counters: SimCounters
+        self,
+        options: SimOptions,
+        fabric: Fabric,
+        clock: Clock,
+        counters: SimCounters,
+        heartbeats: Heartbeats,
     ) -> None:
+        self._heartbeats = heartbeats
         self._options = options
         self._fabric = fabric
         self._clock = clock
@@ -103,7 +109,13 @@ class Puller:
         self._counters.nixl_bytes += moved
         self._counters.nixl_descriptors += count
         self._counters.nixl_transfers.append(ended - started)
-        late = pull.hold_until is not None and ends_late(ended + offset, pull.hold_until)
+        late = self._ended_late(pull, ended + offset, offset)
         if late:
             log.warning("the read for %s ended after its hold", pull.seq.request_id)
         return Landing(pull, not late, moved, count, ended - started)
+
+    def _ended_late(self, pull: Pull, owner_now: float, offset: float) -> bool:
+        if pull.hold is None:
+            return False
+        until = self._heartbeats.prolong(pull.hold, lease_of(pull.params), offset)
+        return ends_late(owner_now, until)

@@ -16,6 +16,7 @@ from contraflow.sim.options import SimOptions
 from contraflow.sim.pool import Block, Pool
 from contraflow.sim.sequence import Sequence as Seq
 from contraflow_connector.decisions import AgentLink, Decisions
+from contraflow_connector.holds import Hold, Lease
 from contraflow_connector.reads import blocks_for, remote_blocks
 from contraflow_connector.retained import Retained
 
@@ -34,7 +35,7 @@ class Pull:
     seq: Seq
     local_blocks: Sequence[Block]
     params: Params
-    hold_until: float | None = None
+    hold: Hold | None = None
 
 
 class Transfer(Decisions):
@@ -106,7 +107,7 @@ class Transfer(Decisions):
         """The request has its blocks: start its read, or tell the owner that there is none."""
         self._waiting.pop(seq.request_id, None)
         self._settle(seq, external_tokens)
-        hold_until = self._holds.pop(seq.request_id, None)
+        hold = self._holds.pop(seq.request_id, None)
         params = seq.kv_transfer_params
         if not params:
             return
@@ -119,7 +120,7 @@ class Transfer(Decisions):
                 first = seq.local_tokens // self.block_size
                 last = blocks_for(seq.local_tokens + external_tokens, self.block_size)
                 blocks = seq.blocks[first:last] if external_tokens else ()
-                self.start_pull(Pull(seq, blocks, dict(params), hold_until))
+                self.start_pull(Pull(seq, blocks, dict(params), hold))
             params["do_remote_prefill"] = False
             params["_remote_blocks_processed"] = True
 
@@ -191,7 +192,7 @@ class Transfer(Decisions):
 
     def heartbeat(self, request_ids: Sequence[str]) -> None:
         """Readers still wait: their leases get two thirds more."""
-        until = self._retained.clock() + self._options.kv_lease * 2 / 3
+        until = self._retained.clock() + self._lease_extension()
         for request_id in request_ids:
             if (expiry := self._reqs_need_send.get(request_id)) is not None:
                 self._reqs_need_send[request_id] = max(expiry, until)
@@ -257,6 +258,9 @@ class Transfer(Decisions):
     def _may_pull(self) -> bool:
         return self._options.may_pull
 
+    def _lease_extension(self) -> float:
+        return self._options.kv_lease * 2 / 3
+
     def _get_remote_prefill_token_count(self, num_prompt_tokens: int) -> int:
         return num_prompt_tokens
 
@@ -267,6 +271,11 @@ def remote_address(params: Params) -> tuple[str, int]:
     if not isinstance(host, str) or type(port) is not int or not 0 < port < 2**16:
         raise FabricError("the parameters name no side channel")
     return host, port
+
+
+def lease_of(params: Params) -> Lease:
+    """Whose blocks are to be read."""
+    return str(params["remote_engine_id"]), str(params["remote_request_id"])
 
 
 def remote_ids(params: Params) -> list[int]:
