@@ -126,11 +126,11 @@ class Agent:
         return self._engines.attached()
 
     def _live(self, session_key: str) -> list[MirroredHandle]:
+        mirrors = [attachment.mirror for attachment in self._engines.attached()]
         return [
             handle
-            for attachment in self._engines.attached()
-            for handle in attachment.mirror.live()
-            if session_key in ("", handle.session_key)
+            for mirror in mirrors
+            for handle in (mirror.of_session(session_key) if session_key else mirror.live())
         ]
 
 

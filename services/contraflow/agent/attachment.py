@@ -64,9 +64,10 @@ class Attachment:
         self.mirror = HandleMirror()
         self.pulls: Counter[str] = Counter()
         self.changed = asyncio.Event()
-        """Set when engine or mirror may have changed; whoever publishes clears it."""
+        """Set when the engine or its sessions may have changed, until ``take_changes``."""
         self.emptying = False
         """What the engine retains is released, and what it will retain."""
+        self._changed_sessions: dict[str, None] = {}  # keys, those that wait longest first
         self._link: EngineLink | None = None
         self._claims = ClaimBook()
         self._clock = clock
@@ -93,12 +94,12 @@ class Attachment:
         # How they ended was said when nobody heard it.
         self._tell_lost(one for one in before if self.mirror.get(one.handle_id) is None)
         live = self.mirror.live()
+        self._note_sessions([*before, *live])
         for handle in live:
             self._observe_handle(handle)
         claims = [handle.claim_id for handle in live if handle.claim_id]
         for record in self._claims.reconcile(claims):
             self._give_back(record)
-        self.changed.set()
 
     def unlinked(self, link: EngineLink) -> bool:
         """A link has ended; False if a later one had taken over."""
@@ -122,7 +123,14 @@ class Attachment:
         """The incarnation is gone for good, and its handles with it."""
         lost = self.mirror.live()
         self.mirror.replace([])
+        self._note_sessions(lost)
         self._tell_lost(lost)
+
+    def take_changes(self) -> Iterable[str]:
+        """Keys of the sessions whose handles may have changed since the last call."""
+        taken, self._changed_sessions = self._changed_sessions, {}
+        self.changed.clear()
+        return taken
 
     async def acquire(self, request: ClaimRequest, timeout: float) -> Granted:
         """Ask the engine for a claim. Raises its denial, EngineUnresponsive after ``timeout``
@@ -207,8 +215,8 @@ class Attachment:
             self._claims.ended(handle.claim_id)
             self._release_causes.pop(handle.handle_id, None)
             state = State.LAPSED if handle.state is State.CLAIMED else State.EXPIRED
+            self._note_sessions([handle])
             self._observe_handle(replace(handle, state=state, claim_id=""))
-            self.changed.set()
 
     def _live_link(self) -> EngineLink:
         if self._link is None:
@@ -223,15 +231,20 @@ class Attachment:
             handle = replace(handle, release_cause=self._release_cause(handle))
         if handle.state not in LIVE:
             self._release_causes.pop(handle.handle_id, None)
+        self._note_sessions([handle] if before is None else [before, handle])
         if _differ(before, handle):
             self._observe_handle(handle)
+
+    def _note_sessions(self, changed: Iterable[MirroredHandle]) -> None:
+        for handle in changed:
+            self._changed_sessions[handle.session_key] = None
         self.changed.set()
 
     def _release_cause(self, handle: MirroredHandle) -> ReleaseCause:
         if cause := self._release_causes.get(handle.handle_id):
             return cause
         # The engine's own doing: it tells of a successor before it frees what that covers.
-        successors = self.mirror.by_session().get(handle.session_key, ())
+        successors = self.mirror.of_session(handle.session_key)
         superseded = any(other.tenant == handle.tenant for other in successors)
         return ReleaseCause.SUPERSEDED if superseded else ReleaseCause.ROOM
 

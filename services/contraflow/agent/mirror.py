@@ -41,15 +41,28 @@ class MirroredHandle:
     claim_id: str = ""
     release_cause: ReleaseCause | None = None
 
+    @property
+    def claimed(self) -> bool:
+        """Whether a claim on it lives."""
+        return self.state is State.CLAIMED
+
 
 class HandleMirror:
-    """The live handles of one engine, oldest first."""
+    """The live handles of one engine, oldest first. Only ``live``, ``replace`` and ``expire``
+    look at all of them."""
 
     def __init__(self) -> None:
         self._handles: dict[str, MirroredHandle] = {}
+        self._by_session: dict[str, dict[str, None]] = {}  # handle ids, oldest first
+        self._num_blocks = 0
 
     def __len__(self) -> int:
         return len(self._handles)
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that they hold together."""
+        return self._num_blocks
 
     def get(self, handle_id: str) -> MirroredHandle | None:
         """A live handle."""
@@ -59,29 +72,44 @@ class HandleMirror:
         """Live handles, oldest first."""
         return list(self._handles.values())
 
+    def of_session(self, session_key: str) -> list[MirroredHandle]:
+        """The live handles of a session key, oldest first."""
+        return [self._handles[one] for one in self._by_session.get(session_key, ())]
+
+    def session_keys(self) -> list[str]:
+        """Keys of the sessions with live handles."""
+        return list(self._by_session)
+
     def replace(self, handles: Iterable[MirroredHandle]) -> None:
         """Forget what was known: ``handles``, oldest first, are all there are."""
-        self._handles = {handle.handle_id: handle for handle in handles if handle.state in LIVE}
+        self._handles, self._by_session, self._num_blocks = {}, {}, 0
+        for handle in handles:
+            self.apply(handle)
 
     def apply(self, handle: MirroredHandle) -> MirroredHandle | None:
         """A handle as it is now; an ended one goes. Returns what was known of it before."""
         before = self._handles.get(handle.handle_id)
-        if handle.state in LIVE:
+        stays = handle.state in LIVE
+        if before is not None and not (stays and before.session_key == handle.session_key):
+            self._drop(before)
+        if stays:
+            known = self._handles.get(handle.handle_id)
+            self._num_blocks += handle.num_blocks - (known.num_blocks if known else 0)
             self._handles[handle.handle_id] = handle  # one that is known keeps its place
-        else:
-            self._handles.pop(handle.handle_id, None)
+            self._by_session.setdefault(handle.session_key, {})[handle.handle_id] = None
         return before
 
     def expire(self, now: float) -> list[MirroredHandle]:
         """Drop handles whose lease has run out, for an engine may drop the news of it."""
         expired = [handle for handle in self._handles.values() if handle.expires_at <= now]
         for handle in expired:
-            del self._handles[handle.handle_id]
+            self._drop(handle)
         return expired
 
-    def by_session(self) -> dict[str, list[MirroredHandle]]:
-        """The live handles of each session key, oldest first."""
-        found: dict[str, list[MirroredHandle]] = {}
-        for handle in self._handles.values():
-            found.setdefault(handle.session_key, []).append(handle)
-        return found
+    def _drop(self, handle: MirroredHandle) -> None:
+        del self._handles[handle.handle_id]
+        self._num_blocks -= handle.num_blocks
+        of_session = self._by_session[handle.session_key]
+        del of_session[handle.handle_id]
+        if not of_session:
+            del self._by_session[handle.session_key]

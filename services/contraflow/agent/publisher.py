@@ -1,12 +1,12 @@
 """What to tell the directory: the difference between the handles there are and what it holds.
 
-Pure. Nothing is queued: however long the directory is away, the difference is computed anew
-from the mirror when it is back.
+Pure. What is remembered of a change is its session only: however long the directory is away,
+what to say of it is found anew when it is back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -36,26 +36,23 @@ class Changes:
         return bool(self.publish or self.withdraw)
 
 
-def sessions_of(
-    live: Mapping[str, Sequence[MirroredHandle]], agent_address: str
-) -> dict[str, Session]:
-    """The records that the directory should hold, from the live handles of each session,
-    oldest first. Malformed session keys are left out."""
-    return {
-        key: Session(
-            session_key=key,
-            engine_id=handles[-1].engine_id,
-            agent_address=agent_address,
-            handle_id=handles[-1].handle_id,
-            num_tokens=handles[-1].num_tokens,
-            expires_at=handles[-1].expires_at,
-            retained_at=handles[-1].retained_at,
-            message_digest=handles[-1].message_digest,
-            branches=len(handles),
-        )
-        for key, handles in live.items()
-        if is_session_key(key)
-    }
+def session_of(handles: Sequence[MirroredHandle], agent_address: str) -> Session | None:
+    """The record that the directory should hold, from a session's live handles, oldest first;
+    None if there are none, or the session key is malformed."""
+    if not handles or not is_session_key(handles[-1].session_key):
+        return None
+    newest = handles[-1]
+    return Session(
+        session_key=newest.session_key,
+        engine_id=newest.engine_id,
+        agent_address=agent_address,
+        handle_id=newest.handle_id,
+        num_tokens=newest.num_tokens,
+        expires_at=newest.expires_at,
+        retained_at=newest.retained_at,
+        message_digest=newest.message_digest,
+        branches=len(handles),
+    )
 
 
 class Publication:
@@ -64,28 +61,38 @@ class Publication:
     def __init__(self) -> None:
         self._held: dict[str, Session] = {}
         self._possible: dict[str, set[str]] = {}  # handle ids of calls without an answer
+        self._noted: dict[str, None] = {}  # keys, those that wait longest first
 
-    def changes(self, wanted: Mapping[str, Session]) -> Changes:
-        """What is to be sent so that the directory holds ``wanted``."""
-        publish = [
-            session for key, session in wanted.items() if not _same(self._held.get(key), session)
-        ]
-        gone = (self._held.keys() | self._possible.keys()) - wanted.keys()
-        withdraw = [
-            Withdrawal(key, handle_id) for key in sorted(gone) for handle_id in self._named(key)
-        ]
-        return Changes(publish, withdraw)
+    def note(self, keys: Iterable[str]) -> None:
+        """There may be news of these sessions."""
+        self._noted.update(dict.fromkeys(keys))
+
+    def changes(self, wanted: Callable[[str], Session | None]) -> Changes:
+        """What is to be sent so that the directory holds what is ``wanted`` of the sessions
+        that were noted, or whose calls have had no answer."""
+        changes = Changes()
+        for key in self._noted | dict.fromkeys(self._possible):
+            session, named = wanted(key), self._named(key)
+            if session is None and named:
+                changes.withdraw.extend(Withdrawal(key, handle_id) for handle_id in named)
+            elif session is not None and not _same(self._held.get(key), session):
+                changes.publish.append(session)
+            else:
+                self._noted.pop(key, None)
+        return changes
 
     def sending(self, sessions: Iterable[Session]) -> None:
         """Records are on their way. Until the answer is in, either version may be there."""
         for session in sessions:
             names = set(self._named(session.session_key))
+            self._noted.pop(session.session_key, None)
             self._held.pop(session.session_key, None)
             self._possible[session.session_key] = names | {session.handle_id}
 
     def withdrawing(self, withdrawals: Iterable[Withdrawal]) -> None:
         """Removals are on their way. Until the answer is in, the record may be there or not."""
         for withdrawal in withdrawals:
+            self._noted.pop(withdrawal.session_key, None)
             if held := self._held.pop(withdrawal.session_key, None):
                 self._possible.setdefault(held.session_key, set()).add(held.handle_id)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import structlog
 
 from contraflow.agent.attachment import Attachment
-from contraflow.agent.publisher import Publication, Withdrawal, sessions_of
+from contraflow.agent.batches import batches
+from contraflow.agent.publisher import Publication, Withdrawal, session_of
 from contraflow.core.errors import (
     ContraflowError,
     EngineIdReused,
@@ -23,10 +24,14 @@ from contraflow.runtime.clock import Clock
 from contraflow.runtime.directory_client import Registration
 
 log = structlog.get_logger()
-T = TypeVar("T")
 
 BATCH = 100
 """Records in one call to the directory."""
+
+SETTLE_SECONDS = 0.02
+"""Between a change and the call for it: an engine tells of a new handle and of those that it
+supersedes one by one, and all of them are one record."""
+
 _LONGEST_HEALTH_DELAY = 1.0  # seconds between probes of an engine that is starting
 
 
@@ -79,6 +84,7 @@ class EngineRegistration:
         backoff = Backoff(maximum=self._ttl / 3)
         while True:
             try:
+                self._publication.note(self._attachment.take_changes())
                 registration_id = await self._hold_lease()
                 await self._publish(registration_id)
             except ContraflowError as error:
@@ -91,7 +97,7 @@ class EngineRegistration:
     async def end(self) -> None:
         """Take the engine out of the directory, if it answers; else the lease runs out."""
         registration, self._registration = self._registration, None
-        self._publication.forget()
+        self._forget()
         if registration is None:
             return
         try:
@@ -121,7 +127,7 @@ class EngineRegistration:
             if registration.registration_id != known:
                 # Records of an earlier lease end with it. Cancelled in the call, we learn that
                 # the known one has ended when we renew it.
-                self._publication.forget()
+                self._forget()
             self._registered = engine
             log.info("engine_registered", engine_id=engine.engine_id, ttl=registration.ttl)
         elif self._clock.now() >= self._renew_at:
@@ -132,19 +138,23 @@ class EngineRegistration:
         self._renew_at = registration.expires_at - registration.ttl * 2 / 3
         return registration.registration_id
 
+    def _forget(self) -> None:
+        self._publication.forget()
+        self._publication.note(self._attachment.mirror.session_keys())
+
     async def _publish(self, registration_id: str) -> None:
-        self._attachment.expire()
-        self._attachment.changed.clear()
-        live = self._attachment.mirror.by_session()
-        changes = self._publication.changes(sessions_of(live, self._agent_address))
-        for sessions in _batches(changes.publish):
+        changes = self._publication.changes(self._session)
+        for sessions in batches(changes.publish, BATCH):
             self._publication.sending(sessions)
             self._take(sessions, await self._directory.publish(registration_id, sessions))
-        for withdrawals in _batches(changes.withdraw):
+        for withdrawals in batches(changes.withdraw, BATCH):
             self._publication.withdrawing(withdrawals)
             self._drop(withdrawals, await self._directory.withdraw(withdrawals))
 
-    def _take(self, sessions: list[Session], outcomes: list[ContraflowError | None]) -> None:
+    def _session(self, key: str) -> Session | None:
+        return session_of(self._attachment.mirror.of_session(key), self._agent_address)
+
+    def _take(self, sessions: Sequence[Session], outcomes: list[ContraflowError | None]) -> None:
         failed: ContraflowError | None = None
         for session, error in zip(sessions, outcomes, strict=False):
             if isinstance(error, InvalidArgument):
@@ -156,7 +166,9 @@ class EngineRegistration:
         if failed is not None:
             raise failed
 
-    def _drop(self, withdrawals: list[Withdrawal], outcomes: list[ContraflowError | None]) -> None:
+    def _drop(
+        self, withdrawals: Sequence[Withdrawal], outcomes: list[ContraflowError | None]
+    ) -> None:
         failed: ContraflowError | None = None
         for withdrawal, error in zip(withdrawals, outcomes, strict=False):
             if error is None or isinstance(error, InvalidArgument):
@@ -170,7 +182,7 @@ class EngineRegistration:
         engine_id = self._attachment.engine.engine_id
         if isinstance(error, RegistrationNotFound):
             self._registration = None
-            self._publication.forget()
+            self._forget()
             log.info("registration_lapsed", engine_id=engine_id)
             return
         if isinstance(error, EngineIdReused):
@@ -185,8 +197,5 @@ class EngineRegistration:
         finally:
             for wait in waits:
                 wait.cancel()
-
-
-def _batches(items: list[T]) -> Iterator[list[T]]:
-    for start in range(0, len(items), BATCH):
-        yield items[start : start + BATCH]
+        if self._attachment.changed.is_set():
+            await self._clock.sleep(SETTLE_SECONDS)

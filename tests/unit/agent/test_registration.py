@@ -10,13 +10,12 @@ from dataclasses import replace
 import pytest
 from tests.support.clock import ManualClock
 from tests.support.fake_engine_link import engine, session_key
-from tests.support.wait import until
 from tests.unit.agent.test_mirror import handle
 
 from contraflow.agent.attachment import Attachment
 from contraflow.agent.codec import Introduction
 from contraflow.agent.link import EngineLink
-from contraflow.agent.registration import BATCH, EngineRegistration
+from contraflow.agent.registration import BATCH, SETTLE_SECONDS, EngineRegistration
 from contraflow.core.errors import (
     ContraflowError,
     EngineIdReused,
@@ -25,7 +24,11 @@ from contraflow.core.errors import (
     StoreUnavailable,
 )
 from contraflow.core.fleet import Engine, Session
+from contraflow.core.handle import State
 from contraflow.runtime.directory_client import Registration
+from contraflow.v1 import engine_link_service_pb2 as link_pb
+from contraflow.v1 import handle_pb2
+from contraflow.wire.convert import duration
 
 TTL = 9.0
 
@@ -145,12 +148,27 @@ class World:
             await asyncio.gather(task, return_exceptions=True)
 
     async def idle(self, since: float) -> None:
-        """Move on to ``since`` seconds from now, and wait until the registration waits."""
+        """Move on to ``since`` seconds from now and a little more, for what has changed to
+        settle, and wait until the registration waits."""
+        for seconds in (since, SETTLE_SECONDS):
+            await self.clock.wait_for_sleepers()
+            self.clock.advance(seconds)
+            for _ in range(20):
+                await asyncio.sleep(0)
         await self.clock.wait_for_sleepers()
-        self.clock.advance(since)
-        for _ in range(20):
-            await asyncio.sleep(0)
-        await self.clock.wait_for_sleepers()
+
+    def tell(self, name: str, state: State = State.RETAINED, session: str = "") -> None:
+        """The engine tells of a handle; of its session, by default, there is no other."""
+        one = handle(name, session_key(session or name))
+        told = handle_pb2.Handle(
+            handle_id=one.handle_id,
+            engine_id="e",
+            tenant=one.tenant,
+            session_key=one.session_key,
+            ttl=duration(1000),
+            state=f"HANDLE_STATE_{state}",
+        )
+        self.attachment.on_event(link_pb.HandleUpdate(handle=told))
 
     def expected(self) -> dict[str, str]:
         return {one.session_key: one.handle_id for one in self.handles}
@@ -207,6 +225,54 @@ async def test_many_sessions_go_in_batches() -> None:
         await world.idle(0.0)
         assert world.directory.batches == [BATCH, BATCH, 1]
         assert world.directory.sessions == world.expected()
+
+
+async def test_a_change_is_sent_alone_and_with_what_comes_right_behind_it() -> None:
+    world = World(sessions=2 * BATCH)
+    async with world.running():
+        await world.idle(0.0)
+        world.directory.batches.clear()
+        world.tell("new", session="0")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        world.tell("another")
+        world.tell("0", State.RELEASED)
+        await world.idle(0.0)
+        assert world.directory.batches == [2]
+        world.tell("new", State.READ, session="0")
+        await world.idle(0.0)
+        assert world.directory.batches == [2]
+        del world.handles[0]
+        assert world.directory.sessions == world.expected() | {session_key("another"): "e/another"}
+
+
+async def test_what_changed_while_the_directory_was_away_is_told_once_it_is_back() -> None:
+    world = World(sessions=3)
+    async with world.running():
+        await world.idle(0.0)
+        world.directory.failure = StoreUnavailable("down")
+        world.tell("0", State.READ)
+        await world.idle(TTL / 9)
+        world.tell("new", session="1")
+        await world.idle(TTL / 9)
+        world.directory.failure = None
+        await world.idle(TTL / 3)
+        assert world.directory.sessions == {
+            session_key("1"): "e/new",
+            session_key("2"): "e/2",
+        }
+
+
+async def test_what_changed_while_the_engine_was_detached_is_told_once_it_is_back() -> None:
+    world = World(sessions=3)
+    async with world.running():
+        await world.idle(0.0)
+    world.attachment.linked(EngineLink(2), Introduction(engine("e"), world.handles[1:]))
+    async with world.running():
+        await world.idle(0.0)
+        del world.handles[0]
+        assert world.directory.sessions == world.expected()
+        assert world.directory.batches == [3]
 
 
 async def test_what_the_directory_refuses_is_not_offered_without_end() -> None:
@@ -289,7 +355,8 @@ async def test_a_drain_is_told_to_the_directory_at_once_and_again_after_its_loss
         await world.idle(0.0)
         assert not told()
         world.attachment.drain(True)
-        await until(told, "the directory knows")
+        await world.idle(0.0)
+        assert told()
         assert world.directory.sessions == world.expected()
         world.directory.lose()
         world.directory.engine = None
@@ -297,7 +364,27 @@ async def test_a_drain_is_told_to_the_directory_at_once_and_again_after_its_loss
         await world.idle(TTL / 3)
         assert told()
         world.attachment.drain(False)
-        await until(lambda: not told(), "it is taken back")
+        await world.idle(0.0)
+        assert not told()
+
+
+async def test_a_drain_that_is_ordered_while_the_engine_is_registered_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    register = world.directory.register
+
+    async def drained_meanwhile(one: Engine, ttl: float, known: str = "") -> Registration:
+        registration = await register(one, ttl, known)
+        if not one.draining:
+            world.attachment.drain(True)
+        return registration
+
+    monkeypatch.setattr(world.directory, "register", drained_meanwhile)
+    async with world.running():
+        await world.idle(0.0)
+        assert world.directory.engine is not None
+        assert world.directory.engine.draining
 
 
 @pytest.mark.parametrize(("nonce", "resumed"), [("nonce-1", True), ("another", False)])
