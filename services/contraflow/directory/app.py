@@ -26,6 +26,7 @@ from contraflow.runtime.clock import Clock
 from contraflow.store.port import ABSENT, LeaseNotFound, Store
 
 _REGISTER_ATTEMPTS = 3
+_NEW_SECONDS = 10.0  # a record that comes later is told anew, or comes late
 
 
 class Mark(Enum):
@@ -121,8 +122,8 @@ class Directory:
     async def publish(
         self, registration_id: str, sessions: Sequence[Session]
     ) -> tuple[list[ContraflowError | None], int]:
-        """An outcome per session, and the revision written; it is well if a later handle's
-        record stands instead. Raises InvalidArgument."""
+        """An outcome per session, and the revision written; it is well if the record of a
+        conversation that has moved on stands instead. Raises InvalidArgument."""
         require_batch(len(sessions), self._limits.max_batch_items, "sessions")
         outcomes: list[ContraflowError | None] = [session_error(session) for session in sessions]
         puts = {
@@ -140,13 +141,14 @@ class Directory:
         return outcomes, revision
 
     def _outdated(self, session: Session) -> bool:
-        # From the view: it costs nothing, and a tie that is lost is a hint that is worse.
+        # By the age that its owner tells: what two hosts call now does not compare. And from
+        # the view: it costs nothing, and what comes of a wrong guess is a hint that is worse.
         held = self._view.sessions.get(session.session_key)
         return (
-            held is not None
+            self._clock.now() - session.retained_at > _NEW_SECONDS
+            and held is not None
             and held.engine_id != session.engine_id
             and held.engine_id in self._view.engines
-            and held.retained_at > session.retained_at
         )
 
     async def withdraw(self, ended: Sequence[tuple[str, str]]) -> list[ContraflowError | None]:

@@ -130,8 +130,8 @@ class DirectoryServiceServicer(object):
 
     def PublishSessions(self, request, context):
         """Write session records, bound to the registration's lease. One status per item,
-        in request order. Where another engine's record names a handle that was retained
-        later, that record stays: a former home does not take a conversation back.
+        in request order. Of a handle that is older than ten seconds another engine's record
+        stays: a former home that renews does not take a conversation back.
 
         Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) if the batch is too large;
         UNAVAILABLE (STORE_UNAVAILABLE). Of an item: INVALID_ARGUMENT (INVALID_ARGUMENT);

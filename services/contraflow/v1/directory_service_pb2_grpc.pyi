@@ -305,8 +305,8 @@ class DirectoryServiceStub(typing.Generic[_DirectoryServiceRegisterEngineType, _
 
     PublishSessions: _DirectoryServicePublishSessionsType
     """Write session records, bound to the registration's lease. One status per item,
-    in request order. Where another engine's record names a handle that was retained
-    later, that record stays: a former home does not take a conversation back.
+    in request order. Of a handle that is older than ten seconds another engine's record
+    stays: a former home that renews does not take a conversation back.
 
     Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) if the batch is too large;
     UNAVAILABLE (STORE_UNAVAILABLE). Of an item: INVALID_ARGUMENT (INVALID_ARGUMENT);
@@ -452,8 +452,8 @@ class DirectoryServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[contraflow.v1.directory_service_pb2.PublishSessionsResponse, collections.abc.Awaitable[contraflow.v1.directory_service_pb2.PublishSessionsResponse]]:
         """Write session records, bound to the registration's lease. One status per item,
-        in request order. Where another engine's record names a handle that was retained
-        later, that record stays: a former home does not take a conversation back.
+        in request order. Of a handle that is older than ten seconds another engine's record
+        stays: a former home that renews does not take a conversation back.
 
         Errors: INVALID_ARGUMENT (INVALID_ARGUMENT) if the batch is too large;
         UNAVAILABLE (STORE_UNAVAILABLE). Of an item: INVALID_ARGUMENT (INVALID_ARGUMENT);

@@ -189,16 +189,16 @@ async def test_each_session_has_its_own_outcome(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("age", "kept"), [(9.0, "new"), (1.0, "old")], ids=["retained before", "retained after"]
+    ("age", "kept"), [(10.1, "home"), (9.9, "former")], ids=["of an old handle", "of a new one"]
 )
-async def test_a_former_home_takes_a_session_back_only_with_a_later_handle(
+async def test_a_former_home_takes_a_session_back_only_with_a_new_handle(
     world: World, age: float, kept: str
 ) -> None:
     former, _ = await world.directory.register(engine("e1"), 10)
     home, _ = await world.directory.register(engine("e2"), 10)
-    await world.directory.publish(home, [session(world, "new", at="e2", age=5.0)])
+    await world.directory.publish(home, [session(world, "home", at="e2", age=60.0)])
     await world.settle()
-    outcomes, _ = await world.directory.publish(former, [session(world, "old", age=age)])
+    outcomes, _ = await world.directory.publish(former, [session(world, "former", age=age)])
     await world.settle()
     assert outcomes == [None]
     assert world.directory.get_session(KEY).handle_id == kept
@@ -211,7 +211,7 @@ async def test_an_engine_goes_back_to_its_older_handle_and_takes_over_from_one_t
     home, _ = await world.directory.register(engine("e2"), 10)
     await world.directory.publish(home, [session(world, "new", at="e2", age=5.0)])
     await world.settle()
-    await world.directory.publish(home, [session(world, "branch", at="e2", age=9.0)])
+    await world.directory.publish(home, [session(world, "branch", at="e2", age=60.0)])
     await world.settle()
     assert world.directory.get_session(KEY).handle_id == "branch"
     await world.directory.deregister(home)
