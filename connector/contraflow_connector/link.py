@@ -25,6 +25,7 @@ from contraflow_connector.orders import Orders
 from contraflow_connector.retained import Retained
 
 _BACKLOG = 4096
+_OPTIONS = (("grpc.max_receive_message_length", 64 * 1024 * 1024),)
 _FIRST_DELAY, _LAST_DELAY = 0.1, 5.0
 
 
@@ -97,7 +98,7 @@ class Link:
             delay = min(delay * 2, _LAST_DELAY)
 
     def _attach(self) -> None:
-        with grpc.insecure_channel(self._target) as channel:
+        with grpc.insecure_channel(self._target, _OPTIONS) as channel:
             self._outbox = queue.Queue(_BACKLOG)
             self._lost_some.clear()
             hello = self._orders.hello(self._retained.subscribe(self._orders.changed))

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import structlog
 
+from contraflow.agent.batches import batches
 from contraflow.agent.claims import ClaimBook, ClaimRecord
 from contraflow.agent.codec import (
     Granted,
@@ -42,6 +43,9 @@ from contraflow.v1 import handle_pb2
 log = structlog.get_logger()
 
 AnswerT = TypeVar("AnswerT", bound=Answer)
+
+ORDER_SIZE = 500
+"""Handles in one order: an engine tells of each before it answers, and its backlog is bounded."""
 
 PullObserver = Callable[[str, handle_pb2.PullReport], None]
 """Gets the name of the outcome and the report."""
@@ -165,25 +169,31 @@ class Attachment:
     async def release(
         self, handle_ids: Sequence[str], timeout: float | None, cause: ReleaseCause
     ) -> list[str]:
-        """Free retained handles; returns those that will be free. Claimed ones end with their
-        claims.
+        """Free retained handles, ORDER_SIZE at a time; returns those that will be free. Claimed
+        ones end with their claims.
 
-        Raises EngineUnresponsive after ``timeout`` seconds, EngineNotAttached.
+        Raises EngineUnresponsive after ``timeout`` seconds, EngineNotAttached; some may be free
+        by then.
         """
-        reply = self._live_link().call(lambda call_id: release_order(call_id, handle_ids))
+        over_at = None if timeout is None else self._clock.now() + timeout
+        released: list[str] = []
         self._release_causes.update(dict.fromkeys(handle_ids, cause))
         try:
-            result = await _within(timeout, reply, link_pb.ReleaseResult)
+            for batch in batches(handle_ids, ORDER_SIZE):
+                left = None if over_at is None else over_at - self._clock.now()
+                reply = self._live_link().call(partial(release_order, handle_ids=batch))
+                result = await _within(left, reply, link_pb.ReleaseResult)
+                released += result.handle_ids
         finally:
             for handle_id in handle_ids:
                 handle = self.mirror.get(handle_id)
                 if handle is None or not handle.claim_id:
                     self._release_causes.pop(handle_id, None)
-        return list(result.handle_ids)
+        return released
 
     async def renew(self, handle_ids: Sequence[str], ttl: float) -> list[str]:
-        """Have retained handles held for ``ttl`` seconds; returns those that are, once that is
-        settled, at the latest when their leases have run out.
+        """Have retained handles, ORDER_SIZE at most, held for ``ttl`` seconds; returns those that
+        are, once that is settled, at the latest when their leases have run out.
 
         Raises EngineUnresponsive, EngineNotAttached.
         """

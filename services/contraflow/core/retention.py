@@ -7,8 +7,25 @@ own business: it can not wait for anybody.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+
+class Tenure(Protocol):
+    """What counts of a live handle. Instants are those of ``now``."""
+
+    @property
+    def handle_id(self) -> str: ...
+    @property
+    def num_blocks(self) -> int: ...
+    @property
+    def retained_at(self) -> float: ...
+    @property
+    def expires_at(self) -> float: ...
+    @property
+    def claimed(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,58 +38,57 @@ class Policy:
     ttl: float
     max_idle: float
 
-
-@dataclass(frozen=True, slots=True)
-class Tenure:
-    """What counts of a live handle. Instants are those of ``now``."""
-
-    handle_id: str
-    num_blocks: int
-    retained_at: float
-    expires_at: float
-    claimed: bool = False
+    def is_due(self, handle: Tenure, now: float) -> bool:
+        """Whether it has less than half of its lease left, and may be renewed."""
+        return (
+            not handle.claimed
+            and handle.expires_at - now < self.ttl / 2
+            and now - handle.retained_at < self.max_idle
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Ids of the handles to free and of those to hold for longer, oldest first."""
+    """Ids of the handles to free, oldest first, and of those to hold for longer."""
 
     release: tuple[str, ...] = ()
     renew: tuple[str, ...] = ()
 
 
 def decide(
-    handles: Sequence[Tenure],
+    handles: Iterable[Tenure],
+    candidates: Iterable[Tenure],
     policy: Policy,
     *,
+    held_blocks: int,
     num_blocks: int,
     draining: bool,
     emptying: bool = False,
+    most_renewed: int,
     now: float,
 ) -> Decision:
-    """For one engine of ``num_blocks`` blocks; ``handles`` oldest first.
+    """For one engine of ``num_blocks`` blocks, of which ``handles``, oldest first, hold
+    ``held_blocks``; those that may be due for renewal are among the ``candidates``.
 
     Frees the oldest unclaimed ones until the rest is within budget; all of them if the engine
-    is ``emptying``. Renews, at less than half of its lease, what is younger than ``max_idle``;
-    nothing while claims alone keep the engine over budget, nor while it drains.
+    is ``emptying``. Renews the first ``most_renewed`` that are due; nothing while claims alone
+    keep the engine over budget, nor while it drains. Of both, it looks at no more than it must.
     """
-    budget = 0 if emptying else int(num_blocks * policy.budget_share)
-    over = sum(handle.num_blocks for handle in handles) - budget
-    release: list[str] = []
-    kept: list[Tenure] = []
-    for handle in handles:
-        if handle.claimed:
-            continue
-        if over > 0:
-            release.append(handle.handle_id)
+    over = held_blocks - (0 if emptying else int(num_blocks * policy.budget_share))
+    release: dict[str, None] = {}
+    if over > 0:
+        for handle in handles:
+            if handle.claimed:
+                continue
+            release[handle.handle_id] = None
             over -= handle.num_blocks
-        else:
-            kept.append(handle)
+            if over <= 0:
+                break
     if draining or over > 0:
         return Decision(tuple(release))
-    renew = [
+    due = (
         handle.handle_id
-        for handle in kept
-        if handle.expires_at - now < policy.ttl / 2 and now - handle.retained_at < policy.max_idle
-    ]
-    return Decision(tuple(release), tuple(renew))
+        for handle in candidates
+        if policy.is_due(handle, now) and handle.handle_id not in release
+    )
+    return Decision(tuple(release), tuple(islice(due, most_renewed)))

@@ -12,12 +12,13 @@ from tests.support.clock import ManualClock
 from tests.support.fake_engine_link import engine
 from tests.unit.agent.test_mirror import handle
 
-from contraflow.agent.attachment import Attachment
+from contraflow.agent.attachment import ORDER_SIZE, Attachment
 from contraflow.agent.codec import Introduction
 from contraflow.agent.link import EngineLink
 from contraflow.agent.mirror import MirroredHandle
 from contraflow.agent.retention import PASSES_IN_TTL, SETTLE_SECONDS, Retention
 from contraflow.core.errors import EngineNotAttached
+from contraflow.core.fleet import Engine
 from contraflow.core.handle import State
 from contraflow.core.retention import Policy
 from contraflow.v1 import engine_link_service_pb2 as pb
@@ -35,6 +36,7 @@ class World:
     """An engine that says what the test says, and the policy for it."""
 
     policy: Policy = POLICY
+    engine: Engine = DECODE
     clock: ManualClock = field(default_factory=ManualClock)
     told: list[MirroredHandle] = field(default_factory=list)
     renewals: list[tuple[int, int]] = field(default_factory=list)
@@ -47,7 +49,9 @@ class World:
             self.clock,
             lambda renewed, not_renewed: self.renewals.append((renewed, not_renewed)),
         )
-        self.attachment = Attachment(DECODE, self.clock, lambda outcome, report: None, self.observe)
+        self.attachment = Attachment(
+            self.engine, self.clock, lambda outcome, report: None, self.observe
+        )
         self.attach()
 
     def observe(self, one: MirroredHandle) -> None:
@@ -62,7 +66,7 @@ class World:
             replace(handle(name, name, self.clock.now() + TTL), retained_at=self.retained_at(name))
             for name in names
         ]
-        self.attachment.linked(self.link, Introduction(DECODE, live))
+        self.attachment.linked(self.link, Introduction(self.engine, live))
         self.orders = self.link.orders(self._requests(), self.attachment.on_event)
         self.next: asyncio.Task[pb.AttachResponse] | None = None
 
@@ -232,6 +236,36 @@ async def test_no_order_is_repeated_while_its_answer_is_due() -> None:
         await world.pass_time(TICK)
         assert (await world.order()).renew.handle_ids == ["e/a"]
         assert world.renewals == [(0, 1)]
+
+
+async def test_so_many_renewals_are_under_way_at_a_time_and_one_that_hangs_holds_up_no_other() -> (
+    None
+):
+    names = [f"a{number}" for number in range(2 * ORDER_SIZE)]
+    async with running(World(engine=replace(DECODE, num_blocks=100 * ORDER_SIZE))) as world:
+        for name in names:
+            world.update(name)
+        await world.pass_time(TTL / 2 + TICK)
+        order = await world.order()
+        first = [one.removeprefix("e/") for one in order.renew.handle_ids]
+        assert first == names[:ORDER_SIZE]
+        assert await world.quiet()
+        # The workers hold all but one for longer: that one keeps the whole answer back.
+        for name in first[1:]:
+            world.update(name, ttl=order.renew.ttl.seconds)
+        rest = await world.order()
+        assert len(rest.renew.handle_ids) == ORDER_SIZE - 1
+        assert await world.quiet()
+        world.renew(rest, *(one.removeprefix("e/") for one in rest.renew.handle_ids))
+        assert (await world.order()).renew.handle_ids == [f"e/{names[-1]}"]
+
+
+async def test_a_handle_that_a_new_link_brings_with_little_of_its_lease_is_renewed_at_once() -> (
+    None
+):
+    async with running(World()) as world:
+        world.update("a", ttl=TTL / 4)
+        assert (await world.order()).renew.handle_ids == ["e/a"]
 
 
 async def test_nothing_is_renewed_while_the_engine_drains() -> None:

@@ -179,6 +179,14 @@ def test_released_handles_are_named_and_freed(world: World, agent: FakeAgentLink
     assert world.retained.step() == ("r1",)
 
 
+def test_an_order_may_be_long(world: World, agent: FakeAgentLink) -> None:
+    world.link.start()
+    stream, _ = agent.linked()
+    unknown = [f"e/{number:01000}" for number in range(5_000)]  # 5 MB: more than gRPC's default
+    stream.say(release=pb.Release(call_id=3, handle_ids=unknown))
+    assert stream.hear("release_result") == pb.ReleaseResult(call_id=3)
+
+
 def test_a_renewal_is_answered_after_the_lease_that_the_workers_confirmed(
     world: World, agent: FakeAgentLink
 ) -> None:
