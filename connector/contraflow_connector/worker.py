@@ -88,7 +88,7 @@ class ContraflowWorker(NixlPullConnectorWorker):
         done_sending |= self._released
         self._released = set()
         before = set(done_sending)
-        # vLLM sees those only that may go; put back by a heartbeat, others are not overdue.
+        # vLLM frees whatever it sees to have run out: let it see those only that may go.
         held = self._reqs_to_send
         self._reqs_to_send = {request_id: held.pop(request_id) for request_id in self._ripe()}
         try:

@@ -16,6 +16,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from contraflow.core.handle import Handle
 from contraflow_connector.events import WorkerEvents
+from contraflow_connector.holds import Heartbeats
 from contraflow_connector.scheduler import ContraflowScheduler
 from contraflow_connector.settings import Settings
 from contraflow_connector.worker import ContraflowWorker
@@ -98,6 +99,9 @@ def a_worker(request_id: str, deadline: float) -> ContraflowWorker:
     worker._reqs_to_send = {request_id: deadline}
     worker._reqs_to_process = {request_id}
     worker._released = set()
+    worker._overdue = {}
+    worker._holds = {}
+    worker._heartbeats = Heartbeats()
     worker.consumer_notification_counts_by_req = defaultdict(int)
     worker.expected_consumer_notifications_by_req = {}
     return worker
