@@ -161,6 +161,57 @@ def up(engine: str, prefill: int, decode: int, port: int | None, routers: int) -
 
 
 @commands.command()
+@click.option(
+    "--seeds", type=click.IntRange(1), default=40, show_default=True, metavar="N",
+    help="How many worlds.",
+)  # fmt: skip
+@click.option(
+    "--turns", type=click.IntRange(1), default=300, show_default=True, metavar="M",
+    help="Turns in each.",
+)  # fmt: skip
+@click.option("--first", type=int, default=0, show_default=True, metavar="S", help="First seed.")
+@click.option(
+    "--jobs", type=click.IntRange(1), metavar="J", help="Processes; one a core by default."
+)
+@click.option(
+    "--least", type=click.IntRange(0), default=100, show_default=True, metavar="N",
+    help="Fail if anything of the coverage was met less often.",
+)  # fmt: skip
+@click.option(
+    "--planted/--no-planted", default=True, show_default=True,
+    help="Put defects into the code and see that each is caught.",
+)  # fmt: skip
+@click.option("--replay", type=int, metavar="SEED", help="Run one seed again and tell all.")
+@click.option("--skip", default="", metavar="N,N,…", help="Leave these faults out of a replay.")
+@click.option("--shorten", is_flag=True, help="Look for the shortest replay that still fails.")
+def verify(
+    seeds: int, turns: int, first: int, jobs: int | None, least: int, planted: bool,
+    replay: int | None, skip: str, shorten: bool,
+) -> None:  # fmt: skip
+    """Try to break the system: many simulated fleets under faults, in virtual time.
+
+    Router, directory, agent and handle table are the real ones, over sim engines; a seed decides
+    everything. Every turn is compared with an engine that shares nothing, every read with what
+    its owner held then; at the end nothing may be left.
+
+    \b
+    Examples:
+      contraflow verify
+      contraflow verify --seeds 1000 --turns 1000 --no-planted
+      contraflow verify --replay 17 --turns 300 --shorten
+    """
+    from contraflow.cli import verify as command
+
+    if replay is None:
+        sys.exit(command.verify(seeds, turns, first, jobs, least, planted=planted))
+    try:
+        left_out = frozenset(int(number) for number in skip.split(",") if number)
+    except ValueError:
+        raise click.UsageError("--skip takes numbers, separated by commas") from None
+    sys.exit(command.replay(replay, turns, left_out, shorten=shorten))
+
+
+@commands.command()
 @_ENGINE
 def demo(engine: str) -> None:
     """Run a five-turn agent conversation and prove that KV is pulled back.

@@ -1,0 +1,1 @@
+"""The whole system in one process and in virtual time, with faults, and what must hold."""

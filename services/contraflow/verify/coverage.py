@@ -1,0 +1,47 @@
+"""What a run must have met, and how often, for its silence to mean anything."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from contraflow.core.handle import LIVE
+from contraflow.router.report import Retry
+from contraflow.verify.engines import TRANSITIONS
+
+LEAST = 100
+
+FAULTS = (
+    "ANSWER_LOST", "CLIENT_LEFT", "CUT", "DELAY", "HTTP_REQUEST_LOST", "HTTP_RESET", "KILL_AGENT",
+    "KILL_DECODE", "KILL_DIRECTORY", "KILL_PREFILL", "KILL_ROUTER", "LINK_BROKEN", "NOTICE_LOST",
+    "PAUSE", "PROMPT_DRIFT", "READ_FAILED", "READ_SLOW", "REQUEST_LOST", "REQUEST_REPEATED",
+    "STORE_LOST", "STREAM_BROKEN", "WALL_JUMP",
+)  # fmt: skip
+DENIALS = (
+    "AMBIGUOUS_SESSION", "ENGINE_INCARNATION_STALE", "ENGINE_NOT_ATTACHED", "ENGINE_UNRESPONSIVE",
+    "HANDLE_CLAIMED", "HANDLE_EXPIRED", "HANDLE_NOT_FOUND", "LEASE_TOO_SHORT", "TIMEOUT",
+    "UNREACHABLE",
+)  # fmt: skip
+"""TENANT_MISMATCH is what intruders get; ENGINE_ID_REUSED needs ids that engines with our
+connector never have."""
+PULLS = ("DECLINED_MISMATCH", "DECLINED_SMALL", "FAILED", "PULLED")
+RESENT = (Retry.PREFILL_RESENT, Retry.DECODE_RESENT)
+"""Retries that need a pooled connection: there is none here."""
+
+
+def required() -> list[str]:
+    """Names of all that has to be met."""
+    return [
+        *FAULTS,
+        *(f"handle {before or 'NEW'} -> {after}" for before, after in sorted(TRANSITIONS, key=str)),
+        *(f"handle {state} -> LOST" for state in sorted(LIVE)),
+        *(f"denied {reason}" for reason in DENIALS),
+        "denied intruder",
+        *(f"pull {outcome}" for outcome in PULLS),
+        *(f"retried {retry}" for retry in Retry if retry not in RESENT),
+        "drained", "session ended",
+    ]  # fmt: skip
+
+
+def missing(seen: Counter[str], least: int = LEAST) -> list[str]:
+    """What was met less often than ``least`` times."""
+    return [name for name in required() if seen[name] < least]
