@@ -197,7 +197,9 @@ class _Watched:
             await self._inner.notify(request_id)
 
     async def heartbeat(self, request_ids: Sequence[str]) -> None:
-        await self._inner.heartbeat(request_ids)
+        # Not lost: what carries it is what the read goes over, and breaks with it.
+        if self._part.alive:
+            await self._inner.heartbeat(request_ids)
 
     async def close(self) -> None:
         await self._inner.close()

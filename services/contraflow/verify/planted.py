@@ -16,6 +16,7 @@ from contraflow.core.handle import ClaimRequest, Handle, HandleTable, State
 from contraflow.router.agents import Agents
 from contraflow.router.prefill import Prefill
 from contraflow.runtime.fleet_replica import FleetReplica
+from contraflow.sim.engine import SimEngine
 from contraflow.sim.puller import Puller
 from contraflow.sim.scheduler import Scheduler
 from contraflow.sim.transfer import Transfer
@@ -24,6 +25,7 @@ from contraflow.store.port import NO_LEASE
 from contraflow.verify.world import World
 from contraflow.web import ApiError, take_transfer_params
 from contraflow.web import body as web_body
+from contraflow_connector.holds import Hold
 from contraflow_connector.reads import Outcome, Verdict
 
 _FOR_EVER = 1e12
@@ -206,6 +208,19 @@ def _never_registers_anew(self: EngineRegistration, error: ContraflowError) -> N
     return None
 
 
+async def _keeps_no_lease(self: SimEngine) -> None:
+    return None
+
+
+@contextmanager
+def _decode_reads_without_a_lease() -> Iterator[None]:
+    with (
+        patch.object(SimEngine, "_beat", _keeps_no_lease),
+        patch.object(Hold, "after", lambda hold, heartbeats: _FOR_EVER),
+    ):
+        yield
+
+
 PLANTS = (
     _plant("a proof proves anything", "NEVER_WRONG", Chain, "proven", _proves_anything),
     _named("decode admits any tip", "NEVER_WRONG",
@@ -214,6 +229,8 @@ PLANTS = (
            HandleTable, "acquire", _outlives_its_lease),
     _named("late reads count", "NO_READ_AFTER_FREE NEVER_WRONG",
            "contraflow.sim.puller.ends_late", lambda now, hold_until: False),
+    Plant("decode reads without a lease", frozenset({"NO_READ_AFTER_FREE", "NEVER_WRONG"}),
+          _decode_reads_without_a_lease),
     _plant("a release frees claimed handles", "NO_READ_AFTER_FREE NEVER_WRONG LIFE_OF_A_HANDLE",
            HandleTable, "release", _frees_claimed),
     _plant("a claimed handle is claimed again", "AT_MOST_ONE_READ LIFE_OF_A_HANDLE",

@@ -67,6 +67,7 @@ def _process(
     name, node = f"{role}-{number + 1}", random.randrange(len(AGENTS))
     ranks = 2 if random.random() < 0.25 else 1
     blocks = random.choice((300, 600) if decode else (200, 500, 1200))
+    kv_lease = random.choice((4.0, 30.0))
     profile = random.choice(("cpu-demo", "cpu-demo", "p5en-h200-efa"))
     octet = 10 * (1 + decode) + number
     return tuple(
@@ -85,6 +86,7 @@ def _process(
             dp_rank=rank,
             trimmable=trimmable,
             retention_ttl=ttl,
+            kv_lease=kv_lease,
             max_model_len=MAX_MODEL_LEN,
             max_num_seqs=16,
             profile=profile,
