@@ -42,16 +42,17 @@ class Hold:
         """As ``of`` reads it."""
         return {HOLD_UNTIL: self.until, HOLD_EXTENSION: self.extension}
 
-    def after(self, heartbeats: Iterable[float]) -> float:
-        """Until when it lasts, with heartbeats that were sent then; on the owner's clock.
+    def after(self, heartbeats: Iterable[float], error: float = 0.0) -> float:
+        """Until when it lasts, with heartbeats that were sent then; on the owner's clock, give or
+        take ``error`` seconds.
 
         One that may have come too late counts for nothing, and so do those that it would have
         kept the hold alive for.
         """
         until = self.until
         for sent in heartbeats:
-            if sent + self.extension * _MOST_OF_THE_WAY < until:
-                until = max(until, sent + self.extension)
+            if sent + error + self.extension * _MOST_OF_THE_WAY < until:
+                until = max(until, sent - error + self.extension)
         return until
 
 
@@ -72,10 +73,10 @@ class Heartbeats:
         """Forget all others."""
         self._sent = {lease: times for lease, times in self._sent.items() if lease in leases}
 
-    def prolong(self, hold: Hold, lease: Lease, offset: float) -> float:
+    def prolong(self, hold: Hold, lease: Lease, offset: float, error: float = 0.0) -> float:
         """Until when the hold on a lease lasts, on the owner's clock, which is ``offset`` seconds
-        ahead of the reader's."""
-        return hold.after(sent + offset for sent in self._sent.get(lease, ()))
+        ahead of the reader's, give or take ``error``."""
+        return hold.after((sent + offset for sent in self._sent.get(lease, ())), error)
 
 
 def ends_late(owner_now: float, hold_until: float) -> bool:

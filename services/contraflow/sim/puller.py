@@ -30,6 +30,14 @@ class Landing:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """How far the owner's clock is ahead of the reader's, give or take ``error``; seconds."""
+
+    offset: float
+    error: float
+
+
 class Puller:
     """Reads for one engine. Nothing it does raises."""
 
@@ -50,9 +58,9 @@ class Puller:
     async def run(self, pull: Pull) -> Landing:
         """Read the remote blocks into the local ones, as they are when the time is over."""
         try:
-            connection, offset = await self._shake_hands(pull)
+            connection, ahead = await self._shake_hands(pull)
             try:
-                return await self._read(pull, connection, offset)
+                return await self._read(pull, connection, ahead)
             finally:
                 await connection.close()
         except FabricError as error:
@@ -60,14 +68,15 @@ class Puller:
             self._counters.nixl_failed_transfers += 1
             return Landing(pull, ok=False)
 
-    async def _shake_hands(self, pull: Pull) -> tuple[Connection, float]:
+    async def _shake_hands(self, pull: Pull) -> tuple[Connection, Ahead]:
         before = self._clock.now()
         connection = await self._fabric.connect(*remote_address(pull.params))
-        offset = connection.hello.now - (before + self._clock.now()) / 2
+        after = self._clock.now()
+        ahead = Ahead(connection.hello.now - (before + after) / 2, (after - before) / 2)
         if fault := self._fault(pull, connection):
             await connection.close()
             raise FabricError(fault)
-        return connection, offset
+        return connection, ahead
 
     def _fault(self, pull: Pull, connection: Connection) -> str:
         hello = connection.hello
@@ -80,7 +89,7 @@ class Puller:
             return "the owner has registered its memory again"
         return ""
 
-    async def _read(self, pull: Pull, connection: Connection, offset: float) -> Landing:
+    async def _read(self, pull: Pull, connection: Connection, ahead: Ahead) -> Landing:
         request_id = str(pull.params["remote_request_id"])
         if not pull.local_blocks:
             await connection.notify(request_id)
@@ -90,7 +99,7 @@ class Puller:
         if (
             self._options.bidirectional
             and isinstance(expiry, int | float)
-            and started + offset + EXPIRY_MARGIN_SECONDS >= expiry
+            and started + ahead.offset + EXPIRY_MARGIN_SECONDS >= expiry
         ):
             log.warning("declining the expired read for %s", pull.seq.request_id)
             self._counters.nixl_expired_requests += 1
@@ -109,13 +118,14 @@ class Puller:
         self._counters.nixl_bytes += moved
         self._counters.nixl_descriptors += count
         self._counters.nixl_transfers.append(ended - started)
-        late = self._ended_late(pull, ended + offset, offset)
+        late = self._ended_late(pull, ended, ahead)
         if late:
             log.warning("the read for %s ended after its hold", pull.seq.request_id)
         return Landing(pull, not late, moved, count, ended - started)
 
-    def _ended_late(self, pull: Pull, owner_now: float, offset: float) -> bool:
+    def _ended_late(self, pull: Pull, ended: float, ahead: Ahead) -> bool:
         if pull.hold is None:
             return False
-        until = self._heartbeats.prolong(pull.hold, lease_of(pull.params), offset)
-        return ends_late(owner_now, until)
+        offset, error = ahead.offset, ahead.error
+        until = self._heartbeats.prolong(pull.hold, lease_of(pull.params), offset, error)
+        return ends_late(ended + offset + error, until)

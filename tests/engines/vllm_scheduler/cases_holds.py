@@ -23,7 +23,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import Heartbeat
 from contraflow.core.handle import State
 from contraflow.core.transfer_params import HOLD_EXTENSION, HOLD_UNTIL, OURS, for_plain_prefill
 from contraflow_connector.holds import Hold
-from contraflow_connector.vllm_compat import NixlConnectorMetadata, holds_of
+from contraflow_connector.vllm_compat import (
+    NixlConnectorMetadata,
+    NixlPullConnectorWorker,
+    holds_of,
+)
 from contraflow_connector.worker import ContraflowWorker
 
 START = 5000.0
@@ -100,6 +104,7 @@ def a_reader(until: float) -> ContraflowWorker:
     worker._recving_metadata = {"mine": SimpleNamespace(remote=remote)}
     worker._holds = {"mine": Hold(START + AHEAD + until, 20.0)}
     worker._engine_clock_offset = {"p1": AHEAD}
+    worker._clock_errors = {"p1": 0.0}
     worker._engine_last_active = {}
     worker._remote_agents = {"p1": {(0, 0): "p1-0", (0, 1): "p1-1"}}
     worker._ensure_handshake = lambda *_: None
@@ -158,6 +163,34 @@ def heartbeats_that_were_not_sent_do_not() -> None:
     beat(too_late, "r1", after=29.0)
     for worker in (unreachable, pending, others, too_late):
         assert at(31.0, worker._too_late, "mine")
+
+
+@case
+def an_owner_whose_clock_is_known_badly_may_have_let_go_by_that_much_earlier() -> None:
+    for error, late in ((0.4, False), (1.1, True)):
+        worker = a_reader(until=30.0)
+        worker._clock_errors = {"p1": error}
+        assert at(28.5, worker._too_late, "mine") is late
+    worker = a_reader(until=30.0)
+    worker._clock_errors = {"p1": 3.0}
+    beat(worker, "r1", after=20.0)
+    assert not at(33.0, worker._too_late, "mine")
+    worker = a_reader(until=30.0)
+    worker._clock_errors = {"p1": 3.0}
+    beat(worker, "r1", after=20.0)
+    assert at(34.0, worker._too_late, "mine")
+
+
+@case
+def half_of_a_handshake_is_what_the_clock_may_be_off() -> None:
+    worker = a_worker("none", 1e9)
+    clock = iter((100.0, 104.0))
+    with (
+        mock.patch("time.perf_counter", lambda: next(clock)),
+        mock.patch.object(NixlPullConnectorWorker, "_nixl_handshake", lambda *_: ({}, 7.0)),
+    ):
+        assert worker._nixl_handshake("h", 1, 1, "p1", 1, 1, False) == ({}, 7.0)
+    assert worker._clock_errors["p1"] == 2.0
 
 
 @case

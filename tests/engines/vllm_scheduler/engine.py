@@ -100,6 +100,7 @@ def a_worker(request_id: str, deadline: float) -> ContraflowWorker:
     worker._reqs_to_process = {request_id}
     worker._released = set()
     worker._overdue = {}
+    worker._clock_errors = {}
     worker._holds = {}
     worker._heartbeats = Heartbeats()
     worker.consumer_notification_counts_by_req = defaultdict(int)
