@@ -184,10 +184,9 @@ def an_owner_whose_clock_is_known_badly_may_have_let_go_by_that_much_earlier() -
 @case
 def half_of_a_handshake_is_what_the_clock_may_be_off() -> None:
     worker = a_worker("none", 1e9)
-    clock = iter((100.0, 104.0))
     with (
-        mock.patch("time.perf_counter", lambda: next(clock)),
-        mock.patch.object(NixlPullConnectorWorker, "_nixl_handshake", lambda *_: ({}, 7.0)),
+        mock.patch("time.perf_counter", side_effect=(100.0, 104.0)),
+        mock.patch.object(NixlPullConnectorWorker, "_nixl_handshake", return_value=({}, 7.0)),
     ):
         assert worker._nixl_handshake("h", 1, 1, "p1", 1, 1, False) == ({}, 7.0)
     assert worker._clock_errors["p1"] == 2.0
