@@ -272,6 +272,18 @@ class Cluster:
         """Share of an engine's blocks in use, D's by default. Lags behind by a second or so."""
         return (await self.deployment.metrics(engine or self.decode))["vllm:kv_cache_usage_perc"]
 
+    async def until_steady(self) -> float:
+        """The share of D's blocks in use, once it has been the same for two seconds."""
+        seen = [await self.pinned()]
+
+        async def lately() -> list[float]:
+            seen.append(await self.pinned())
+            return seen[-40:]
+
+        # Read every 0.05 s.
+        last = await until_good(lately, lambda some: len(some) == 40 and len(set(some)) == 1)
+        return last[-1]
+
     async def until_pinned_below(
         self, share: float, engine: EngineHandle | None = None, within: float = 45
     ) -> None:
