@@ -162,7 +162,7 @@ def up(engine: str, prefill: int, decode: int, port: int | None, routers: int) -
 
 @commands.command()
 @click.option(
-    "--seeds", type=click.IntRange(1), default=40, show_default=True, metavar="N",
+    "--seeds", type=click.IntRange(1), default=150, show_default=True, metavar="N",
     help="How many worlds.",
 )  # fmt: skip
 @click.option(

@@ -164,18 +164,20 @@ class _PartFabric:
         cut = frozenset((self._part.name, other.name)) in net.cuts
         if not other.alive or cut:
             raise FabricError("nobody answers there")
-        return _Watched(fabric, connection, owner, other)
+        return _Watched(fabric, connection, (host, port), other)
 
 
 class _Watched:
     """A connection that looks at every read with the owner's own eyes."""
 
-    def __init__(self, fabric: Fabric, connection: Connection, owner: Owner, part: Part) -> None:
+    def __init__(
+        self, fabric: Fabric, connection: Connection, address: tuple[str, int], part: Part
+    ) -> None:
         self.hello = connection.hello
         self._part = part
         self._fabric = fabric
         self._inner = connection
-        self._owner = owner
+        self._address = address
 
     async def read(self, block_ids: Sequence[int]) -> list[Remote]:
         net, read = self._fabric.net, _READER.get()
@@ -183,10 +185,8 @@ class _Watched:
             raise FabricError("the read has failed")
         if net.happens(net.weather.slow_read, "READ_SLOW"):
             await asyncio.sleep(net.random.random() * 20.0)
-        if not self._part.alive:
-            raise FabricError("the owner has died")
         contents = await self._inner.read(block_ids)
-        owner = self._owner
+        owner = self._fabric.owners[self._address]
         if read is not None and isinstance(owner, Engine):
             read.owners.append(owner.engine_id)
             held = owner.holder(str(read.pull.params["remote_request_id"]))
@@ -224,6 +224,7 @@ class EngineProcess:
         self.part = Part(options[0].engine_id)
         self.endpoint = options[0].endpoint
         self._net = net
+        self._fabric = fabric
         self.engines: list[Engine] = []
         for one in options:
             engine = Engine(
@@ -246,6 +247,8 @@ class EngineProcess:
         server = EngineServer(model, self.engines)
         self._net.listeners[self.endpoint] = Endpoint(self.part, server.handle)
 
-    async def kill(self) -> None:
-        """End it as SIGKILL does."""
-        await self.part.kill()
+    def gone(self) -> None:
+        """It has died, and its memory with it."""
+        for address, owner in list(self._fabric.owners.items()):
+            if owner in self.engines:
+                del self._fabric.owners[address]

@@ -17,6 +17,7 @@ from contraflow.router.agents import Agents
 from contraflow.router.prefill import Prefill
 from contraflow.runtime.fleet_replica import FleetReplica
 from contraflow.sim.engine import SimEngine
+from contraflow.sim.fabric import FabricError, Owner, _MemoryConnection
 from contraflow.sim.puller import Puller
 from contraflow.sim.scheduler import Scheduler
 from contraflow.sim.transfer import Transfer
@@ -173,6 +174,22 @@ def _same_id_again(self: World) -> str:
     return "0" * 32
 
 
+def _whoever_is_there(self: _MemoryConnection) -> Owner:
+    owner = self._fabric.owners.get(self._address)
+    if owner is None:
+        raise FabricError("nobody answers there")
+    return owner
+
+
+@contextmanager
+def _reads_from_anybody() -> Iterator[None]:
+    with (
+        patch.object(Puller, "_fault", lambda self, pull, connection: ""),
+        patch.object(_MemoryConnection, "_reached", _whoever_is_there),
+    ):
+        yield
+
+
 # The client's own parameters never reach an engine.
 
 _finish_body = web_body._finish
@@ -216,7 +233,7 @@ async def _keeps_no_lease(self: SimEngine) -> None:
 def _decode_reads_without_a_lease() -> Iterator[None]:
     with (
         patch.object(SimEngine, "_beat", _keeps_no_lease),
-        patch.object(Hold, "after", lambda hold, heartbeats: _FOR_EVER),
+        patch.object(Hold, "after", lambda hold, heartbeats, error=0.0: _FOR_EVER),
     ):
         yield
 
@@ -257,8 +274,9 @@ PLANTS = (
     _plant("an engine comes back under its id",
            "NEVER_WRONG NO_READ_AFTER_FREE NO_OTHER_TENANT AT_MOST_ONE_READ LIFE_OF_A_HANDLE "
            "NOTHING_LEAKS REUSE_RETURNS", World, "new_id", _same_id_again),
-    _plant("readers do not ask who listens", "NEVER_WRONG NO_READ_AFTER_FREE NO_OTHER_TENANT",
-           Puller, "_fault", lambda self, pull, connection: ""),
+    Plant("readers go on with whoever listens now", frozenset({
+        "NEVER_WRONG", "NO_READ_AFTER_FREE", "NO_OTHER_TENANT", "NEVER_FAILS",
+    }), _reads_from_anybody),
     Plant("the client's parameters pass", frozenset({"CLIENT_PARAMS"}), _nothing_is_stripped),
     _named("parameters are shown to the client", "CLIENT_PARAMS",
            "contraflow.router.relay.take_transfer_params",

@@ -79,6 +79,7 @@ class World:
         """End a part at once."""
         process = self.processes[name]
         if isinstance(process, EngineProcess):
+            process.gone()
             for engine in process.engines:
                 for handle in engine.live():
                     self.seen[f"handle {handle.state} -> LOST"] += 1
