@@ -13,7 +13,8 @@ find_python() {
   for candidate in ${PYTHON:-python3.11 python3 python3.12 python3.13}; do
     if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' \
       >/dev/null 2>&1; then
-      command -v "$candidate"
+      # Of an environment, perhaps ours, which may be active: the one that it was made with.
+      "$candidate" -c 'import sys; print(sys._base_executable)'
       return
     fi
   done

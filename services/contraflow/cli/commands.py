@@ -203,6 +203,8 @@ def verify(
     from contraflow.cli import verify as command
 
     if replay is None:
+        if skip or shorten:
+            raise click.UsageError("--skip and --shorten go with --replay")
         sys.exit(command.verify(seeds, turns, first, jobs, least, planted=planted))
     try:
         left_out = frozenset(int(number) for number in skip.split(",") if number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -92,12 +93,20 @@ def run_quietly(schedule: Schedule) -> Result:
 @contextmanager
 def _workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
     # Spawned: nothing is carried over.
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _leave_signals) as pool:
         try:
             yield pool
         except BaseException:
+            # By Ctrl-C: nobody waits for what still runs.
+            for worker in list(pool._processes.values()):
+                worker.terminate()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _leave_signals() -> None:
+    # Ctrl-C goes to all of a terminal's processes: it is for the first of them to hear.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _results(pool: ProcessPoolExecutor, futures: list[Future[Result]]) -> Iterator[Result]:

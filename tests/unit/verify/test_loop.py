@@ -42,11 +42,11 @@ def test_what_never_comes_is_told() -> None:
 
 def test_what_never_rests_is_told() -> None:
     async def main() -> None:
-        async def again() -> None:
-            loop.call_soon(loop.create_task, again())
+        def again() -> None:
+            loop.call_soon(again)
 
         loop = asyncio.get_running_loop()
-        await again()
+        again()
         await asyncio.Event().wait()
 
     with pytest.raises(Stuck, match="without end"):
