@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-_ASK = (
-    "source <(sed -n '/^say()/p; /^die()/p; /^find_python()/,/^}/p' deploy/setup.sh); find_python"
-)
+_FUNCTIONS = "/^say()/p; /^die()/p; /^find_python()/,/^}/p"
+_ASK = f"source <(sed -n '{_FUNCTIONS}' deploy/setup.sh); find_python"
 
 
 def python_for(path: str, python: str = "") -> str:
@@ -35,6 +34,6 @@ def test_an_active_environment_is_not_made_from_itself(tmp_path: Path) -> None:
         timeout=60,
     )
     plain = python_for(os.environ["PATH"], sys._base_executable)  # type: ignore[attr-defined]
-    active = python_for(f"{tmp_path}/env/bin:{os.environ['PATH']}", "python3.11 python3")
+    active = python_for(f"{tmp_path}/env/bin:{os.environ['PATH']}", "python3")
     assert os.path.realpath(active) == os.path.realpath(plain)
     assert not active.startswith(str(tmp_path))
