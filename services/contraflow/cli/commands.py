@@ -204,7 +204,7 @@ def verify(
 
     if replay is None:
         if skip or shorten:
-            raise click.UsageError("--skip and --shorten go with --replay")
+            raise click.UsageError("--skip and --shorten go with --replay.")
         sys.exit(command.verify(seeds, turns, first, jobs, least, planted=planted))
     try:
         left_out = frozenset(int(number) for number in skip.split(",") if number)

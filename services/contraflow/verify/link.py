@@ -42,6 +42,7 @@ class MemoryLink:
         self._attached = False
         self._last_heard: float | None = None
         self._task: asyncio.Task[None] | None = None
+        self._serving: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begin to attach, and to come back whenever the agent does."""
@@ -65,10 +66,10 @@ class MemoryLink:
             self._say(pb.AttachRequest(pull_report=report))
 
     def _say(self, message: pb.AttachRequest) -> None:
-        if self._outbox.qsize() >= _BACKLOG:
-            self._outbox = asyncio.Queue()
-            self._outbox.put_nowait(None)
-        self._outbox.put_nowait(message)
+        if self._outbox.qsize() < _BACKLOG:
+            self._outbox.put_nowait(message)
+        elif self._serving is not None:
+            self._serving.cancel()  # attach anew, which carries the whole table
 
     async def _keep_attaching(self) -> None:
         delay = _FIRST_DELAY
@@ -89,7 +90,7 @@ class MemoryLink:
         self._outbox = asyncio.Queue()
         hello = self._orders.hello(self._retained.subscribe(self._orders.changed))
         inbox: asyncio.Queue[pb.AttachResponse | None] = asyncio.Queue()
-        agent = server.part.spawn(self._serve(server, hello, inbox))
+        agent = self._serving = server.part.spawn(self._serve(server, hello, inbox))
         agent.add_done_callback(lambda _: inbox.put_nowait(None))
         try:
             while (order := await inbox.get()) is not None:

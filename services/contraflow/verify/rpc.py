@@ -92,10 +92,6 @@ class Channel:
         """What stubs make their methods of."""
         return partial(_StreamCall, self._net, self._part, self._target, method)
 
-    def stream_stream(self, method: str, **_: Any) -> Callable[..., Any]:
-        """Nobody here calls one through a stub."""
-        raise NotImplementedError(method)
-
     async def close(self) -> None:
         """Nothing is held."""
 
