@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import os
+import random
 import signal
 from collections.abc import Iterator
 from contextlib import aclosing
@@ -17,7 +19,7 @@ from contraflow.core.errors import StoreUnavailable
 from contraflow.runtime.address import Address
 from contraflow.runtime.config import ConfigError
 from contraflow.store.etcd import EtcdStore
-from contraflow.store.etcd_binary import EtcdProcess, find_etcd
+from contraflow.store.etcd_binary import EtcdBinary, EtcdProcess, find_etcd
 
 DEAD = Address("127.0.0.1", 1)
 
@@ -45,6 +47,21 @@ async def test_a_dead_endpoint_is_passed_over(etcd: EtcdProcess, attempt: int) -
             seen = asyncio.ensure_future(anext(watch))
             revision = await store.put({key: b"1"})
             assert (await seen).revision == revision
+    await store.close()
+
+
+async def test_what_many_calls_suffer_from_one_endpoint_is_not_held_against_the_next(
+    etcd: EtcdProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All begin at one that is silent, and give it up one after another."""
+    monkeypatch.setattr(random, "choice", operator.itemgetter(0))
+    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    silent = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+    store = EtcdStore([silent, etcd.address], timeout=0.5)
+    keys = [f"many-{number}" for number in range(4)]
+    async with server, asyncio.timeout(60):
+        revisions = await asyncio.gather(*(store.put({key: b"1"}) for key in keys))
+    assert len(set(revisions)) == len(keys)
     await store.close()
 
 
@@ -91,6 +108,22 @@ def test_the_binary_says_what_it_is_fit_for() -> None:
     binary = find_etcd()
     assert binary.version >= (3, 4, 0)
     assert str(binary.path) in str(binary)
+
+
+def test_one_that_survives_a_kill_goes_before_a_newer_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    versions = {"a": (3, 5, 1), "b": (3, 4, 23), "c": (3, 4, 22), "d": (3, 5, 0)}
+
+    def inspect(path: Path, source: str) -> EtcdBinary:
+        return EtcdBinary(path, versions[path.name], source)
+
+    monkeypatch.delenv("ETCD_BIN", raising=False)
+    monkeypatch.setattr(
+        "contraflow.store.etcd_binary._candidates", lambda: [(Path(one), one) for one in versions]
+    )
+    monkeypatch.setattr("contraflow.store.etcd_binary._inspect", inspect)
+    assert find_etcd().source == "b"
 
 
 def test_a_wrong_etcd_bin_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,19 @@
 """The store on etcd, through the synchronous ``etcd3`` client and a few threads.
 
-What the client leaves to us: it does not repeat a failed call on the next endpoint, keeps a
-failed endpoint out for ``time_retry``, and lets a watch end without an error.
+What the client leaves to us: it does not repeat a failed call on the next endpoint, holds the
+failure of one endpoint against whichever another thread uses by then, and lets a watch end without
+an error. So there is a client for each endpoint.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import random
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Lock
 from typing import Any, TypeVar
 
 import etcd3
@@ -27,7 +30,6 @@ log = structlog.get_logger()
 ResultT = TypeVar("ResultT")
 
 _THREADS = 4
-_RETRY_ENDPOINT_SECONDS = 0.5
 _CHANNEL_OPTIONS = (
     # etcd closes connections that ping more often than every 5 s.
     ("grpc.keepalive_time_ms", 10_000),
@@ -48,30 +50,21 @@ class EtcdStore:
     def __init__(self, endpoints: Sequence[Address], *, timeout: float = 1.0) -> None:
         """``timeout`` bounds each try; reads and repeatable writes get one per endpoint."""
         self._timeout = timeout
-        self._client = etcd3.MultiEndpointEtcd3Client(
-            endpoints=[
-                etcd3.Endpoint(
-                    address.host, address.port, secure=False,
-                    time_retry=_RETRY_ENDPOINT_SECONDS, opts=_CHANNEL_OPTIONS,
-                )
-                for address in endpoints
-            ],
-            timeout=timeout,
-            failover=True,
-        )  # fmt: skip
-        self._client.metadata = _REQUIRE_LEADER
+        self._clients = [_client(address, timeout) for address in endpoints]
+        self._current = random.choice(self._clients)
+        self._transactions = self._current.transactions
+        self._turning = Lock()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="etcd")
-        self._tries = len(endpoints)
         self._closed = False
 
     async def grant(self, ttl: float) -> Lease:
         """As the port says; whole seconds."""
-        lease = await self._call(lambda: self._client.lease(math.ceil(ttl)))
+        lease = await self._call(lambda client: client.lease(math.ceil(ttl)))
         return Lease(lease.id, float(lease.ttl))
 
     async def keepalive(self, lease_id: int) -> float:
         """As the port says."""
-        responses = await self._call(lambda: list(self._client.refresh_lease(lease_id)))
+        responses = await self._call(lambda client: list(client.refresh_lease(lease_id)))
         # An ended lease is not an error to etcd, but an answer without a TTL.
         ttl = responses[0].TTL if responses else 0
         if ttl <= 0:
@@ -81,7 +74,7 @@ class EtcdStore:
     async def revoke(self, lease_id: int) -> None:
         """As the port says."""
         try:
-            await self._call(lambda: self._client.revoke_lease(lease_id))
+            await self._call(lambda client: client.revoke_lease(lease_id))
         except LeaseNotFound:
             return
 
@@ -97,7 +90,7 @@ class EtcdStore:
         """As the port says."""
         put = self._put(key, value, lease_id)
         written, responses = await self._transact(
-            [self._client.transactions.mod(key) == expected], [put], [], tries=1
+            [self._transactions.mod(key) == expected], [put], [], tries=1
         )
         return _last_revision(responses) if written else None
 
@@ -106,8 +99,8 @@ class EtcdStore:
         if expected == ABSENT:
             return False
         deleted, _ = await self._transact(
-            [self._client.transactions.mod(key) == expected],
-            [self._client.transactions.delete(key)],
+            [self._transactions.mod(key) == expected],
+            [self._transactions.delete(key)],
             [],
             tries=1,
         )
@@ -115,13 +108,13 @@ class EtcdStore:
 
     async def get(self, keys: Sequence[str]) -> list[Item | None]:
         """As the port says."""
-        gets = [self._client.transactions.get(key) for key in keys]
+        gets = [self._transactions.get(key) for key in keys]
         _, responses = await self._transact([], gets, [])
         return [_first(found) for found in responses]
 
     async def list(self, prefix: str) -> tuple[list[Item], int]:
         """As the port says."""
-        response = await self._call(lambda: self._client.get_prefix_response(prefix))
+        response = await self._call(lambda client: client.get_prefix_response(prefix))
         return [_item(kv) for kv in response.kvs], response.header.revision
 
     async def watch(self, prefix: str, start_revision: int) -> AsyncGenerator[Batch, None]:
@@ -133,7 +126,7 @@ class EtcdStore:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(arrived.put_nowait, response)
 
-        end = await self._call(partial(self._open_watch, prefix, start_revision, hand_over))
+        end = await self._call(partial(_open_watch, prefix, start_revision, hand_over))
         try:
             while True:
                 response = await arrived.get()
@@ -149,48 +142,32 @@ class EtcdStore:
         """As the port says."""
         self._closed = True
         # Closing the channels ends the calls and watches that wait in threads.
-        await asyncio.get_running_loop().run_in_executor(None, self._client.close)
+        for client in self._clients:
+            await asyncio.get_running_loop().run_in_executor(None, client.close)
         self._pool.shutdown(wait=False)
 
     async def compact(self, revision: int) -> None:
         """Forget history before ``revision``."""
-        await self._call(lambda: self._client.compact(revision))
-
-    def _open_watch(
-        self, prefix: str, start_revision: int, callback: Callable[[object], None]
-    ) -> Callable[[], None]:
-        # A watcher of its own: the client closes its shared one whenever any call fails.
-        watcher = self._client.get_watcher()
-        endpoint = self._client.endpoint_in_use
-        try:
-            watcher.add_callback(
-                prefix, callback, start_revision=start_revision, progress_notify=True,
-                range_end=etcd3.utils.prefix_range_end(prefix.encode()),
-            )  # fmt: skip
-        except Exception:
-            endpoint.fail()
-            watcher.close()
-            raise
-        return partial(watcher.close)
+        await self._call(lambda client: client.compact(revision))
 
     def _put(self, key: str, value: bytes, lease_id: int) -> Any:
-        return self._client.transactions.put(key, value, lease_id)
+        return self._transactions.put(key, value, lease_id)
 
     async def _transact(
         self, compare: Sequence[Any], success: Sequence[Any], failure: Sequence[Any],
         tries: int | None = None,
     ) -> tuple[bool, Sequence[Any]]:  # fmt: skip
         return await self._call(
-            lambda: self._client.transaction(compare, success, failure), tries=tries
+            lambda client: client.transaction(compare, success, failure), tries=tries
         )
 
-    async def _call(self, function: Callable[[], ResultT], tries: int | None = None) -> ResultT:
+    async def _call(self, function: Callable[[Any], ResultT], tries: int | None = None) -> ResultT:
         """Call in a thread, on up to ``tries`` endpoints (None: all of them)."""
         if self._closed:
             raise StoreUnavailable("the connection to etcd is closed")
-        tries = tries or self._tries
+        tries = tries or len(self._clients)
         calling = asyncio.get_running_loop().run_in_executor(
-            self._pool, partial(_attempt, function, tries)
+            self._pool, partial(self._attempt, function, tries)
         )
         try:
             # One more than the tries may take: time to wait for a thread.
@@ -199,20 +176,57 @@ class EtcdStore:
         except TimeoutError as error:
             raise StoreUnavailable("etcd does not answer") from error
 
+    def _attempt(self, function: Callable[[Any], ResultT], tries: int) -> ResultT:
+        while True:
+            tries -= 1
+            client = self._current
+            try:
+                return function(client)
+            except etcd3.exceptions.Etcd3Exception as error:
+                self._pass_over(client)
+                if tries <= 0:
+                    raise StoreUnavailable("etcd does not answer") from error
+            except ValueError as error:
+                raise StoreUnavailable("the connection to etcd is closed") from error
+            except grpc.RpcError as error:
+                if not _endpoint_failed(error):
+                    raise _translated(error) from error
+                self._pass_over(client)
+                if tries <= 0:
+                    raise _translated(error) from error
 
-def _attempt(function: Callable[[], ResultT], tries: int) -> ResultT:
-    while True:
-        tries -= 1
-        try:
-            return function()
-        except etcd3.exceptions.Etcd3Exception as error:
-            if tries <= 0 or isinstance(error, etcd3.exceptions.NoServerAvailableError):
-                raise StoreUnavailable("etcd does not answer") from error
-        except ValueError as error:
-            raise StoreUnavailable("the connection to etcd is closed") from error
-        except grpc.RpcError as error:
-            if tries <= 0 or not _endpoint_failed(error):
-                raise _translated(error) from error
+    def _pass_over(self, client: Any) -> None:
+        # Of several threads that fail on one endpoint together only the first goes on to the next.
+        with self._turning:
+            if self._current is client:
+                following = self._clients.index(client) + 1
+                self._current = self._clients[following % len(self._clients)]
+
+
+def _client(address: Address, timeout: float) -> Any:
+    endpoint = etcd3.Endpoint(
+        address.host, address.port, secure=False, opts=_CHANNEL_OPTIONS,
+        time_retry=-math.inf,  # never kept out
+    )  # fmt: skip
+    client = etcd3.MultiEndpointEtcd3Client(endpoints=[endpoint], timeout=timeout)
+    client.metadata = _REQUIRE_LEADER
+    return client
+
+
+def _open_watch(
+    prefix: str, start_revision: int, callback: Callable[[object], None], client: Any
+) -> Callable[[], None]:
+    # A watcher of its own: the client closes its shared one whenever any call fails.
+    watcher = client.get_watcher()
+    try:
+        watcher.add_callback(
+            prefix, callback, start_revision=start_revision, progress_notify=True,
+            range_end=etcd3.utils.prefix_range_end(prefix.encode()),
+        )  # fmt: skip
+    except Exception:
+        watcher.close()
+        raise
+    return partial(watcher.close)
 
 
 def _endpoint_failed(error: grpc.RpcError) -> bool:
