@@ -21,6 +21,7 @@ from contraflow.core.instructions import Pull, Tip
 
 Json = dict[str, Any]
 CUT_AFTER_HEADERS = -1
+ABORTED = -2
 TIP = Tip(bytes(range(16)), 300)
 TOOL_CALL = {
     "id": "call_1",
@@ -54,6 +55,16 @@ MESSAGES_STREAM = (
     _of_messages(type="message_stop"),
 )
 """A stream of the Messages API as vLLM writes it."""
+ABORTED_MESSAGES = (
+    MESSAGES_STREAM[0],
+    _of_messages(type="message_delta", delta={}, usage={"output_tokens": 0}),
+    MESSAGES_STREAM[-1],
+)
+ABORTED_CHAT = (
+    b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n',
+    b'data: {"choices":[{"index":0,"delta":{"content":""},"finish_reason":"abort"}]}\n\n',
+    b"data: [DONE]\n\n",
+)
 
 
 @dataclass(slots=True)
@@ -89,7 +100,8 @@ class EngineScript:
     vllm: str = "0.32"
     statuses: list[int] = field(default_factory=list)
     """Statuses of the next requests; 200 when used up. 0 cuts the connection, CUT_AFTER_HEADERS
-    once headers and a byte are out that says nothing yet."""
+    once headers and a byte are out that says nothing yet. ABORTED is 200 with an empty answer, as
+    of an engine that is being stopped."""
     before_answer: Callable[[Received], Awaitable[None]] | None = None
     between_chunks: Callable[[Received], Awaitable[None]] | None = None
     before_end: Callable[[Received], Awaitable[None]] | None = None
@@ -212,6 +224,8 @@ class FakeEngine:
             raise ConnectionError("cut")
         if status == CUT_AFTER_HEADERS:
             return await self._cut_after_headers(request, received)
+        if status == ABORTED:
+            return await self._aborted(request, received)
         if status != 200:
             error = {"message": f"engine says {status}", "type": "EngineError", "code": status}
             return web.json_response({"error": error}, status=status)
@@ -242,6 +256,24 @@ class FakeEngine:
         await response.prepare(request)
         await response.write(b"d")
         raise ConnectionError("cut")
+
+    async def _aborted(self, request: web.Request, received: Received) -> web.StreamResponse:
+        messages, nothing = received.path == "/v1/messages", {"output_tokens": 0}
+        if not received.body.get("stream"):
+            if messages:
+                return web.json_response(
+                    {"type": "message", "content": [], "stop_reason": None, "usage": nothing}
+                )
+            empty = {"role": "assistant", "content": ""}
+            choice = {"index": 0, "message": empty, "finish_reason": "abort"}
+            return web.json_response({"choices": [choice], "kv_transfer_params": None})
+        response = web.StreamResponse()
+        response.content_type = "text/event-stream"
+        await response.prepare(request)
+        for event in ABORTED_MESSAGES if messages else ABORTED_CHAT:
+            await response.write(event)
+        await response.write_eof()
+        return response
 
     async def _stream(
         self, request: web.Request, received: Received, params: Json | None

@@ -79,6 +79,10 @@ def _ignored(command: Any) -> Any:
     "--side-channel-port", envvar="VLLM_NIXL_SIDE_CHANNEL_PORT", type=click.IntRange(0, 65535),
     default=5600, show_envvar=True, help="Of rank 0; 0 picks one.", **_NAMED,
 )  # fmt: skip
+@click.option(
+    "--shutdown-timeout", type=click.IntRange(0, 86_400), default=0,
+    help="Seconds after a signal for what runs, and for readers; then it is aborted.", **_NAMED,
+)  # fmt: skip
 @click.option("--log-level", default="info", show_default=True, metavar="LEVEL")
 @_ignored
 def engine_sim(**flags: Any) -> None:

@@ -11,7 +11,7 @@ from contraflow.core.plan import Plan, without
 from contraflow.core.transfer_params import Params, for_plain_decode, has_remote_blocks
 from contraflow.router.affinity import Load
 from contraflow.router.legs import LegRequest, Legs
-from contraflow.router.relay import ClientResponse, Unanswered, relay
+from contraflow.router.relay import Aborted, ClientResponse, Unanswered, relay
 from contraflow.router.replies import ReplyReader
 from contraflow.router.report import Retry
 from contraflow.router.turn_context import Turn
@@ -41,7 +41,7 @@ class Decode:
         on_end: Callable[[Engine, ReplyReader | None], None],
     ) -> None:
         """Pass the answer on. ``on_end`` gets the engine that made it, before its end is
-        written. Raises UpstreamError and SseEventTooLarge."""
+        written. Raises UpstreamError, Aborted and SseEventTooLarge."""
         leg = turn.leg
         with ExitStack() as elsewhere:
             while True:
@@ -86,12 +86,14 @@ class Decode:
         self, turn: Turn, plan: Plan, params: Params | None, error: UpstreamError | Unanswered
     ) -> tuple[Plan, Params | None]:
         """What to send in place of a leg of which nothing came. Raises ``error`` if nothing is."""
-        if isinstance(error, UpstreamError) and not error.bytes_sent:
+        aborted = isinstance(error, Aborted)
+        if aborted or (isinstance(error, UpstreamError) and not error.bytes_sent):
             other = without(plan, plan.decode)
             if other is None or not turn.may_retry(Retry.DECODE_ELSEWHERE, error):
                 raise error
             turn.report.decode = other.decode.engine_id
-            return other, params if other.hands_over or not _reads(params) else self._plain(turn)
+            unread = not aborted and other.hands_over
+            return other, params if unread or not _reads(params) else self._plain(turn)
         if isinstance(error, Unanswered):
             unanswered, reused = True, False
         else:

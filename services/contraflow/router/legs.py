@@ -10,6 +10,7 @@ from typing import Any
 from contraflow.core.fleet import Engine
 from contraflow.core.instructions import Pull
 from contraflow.core.transfer_params import OURS, Params
+from contraflow.router.aborted import is_aborted
 from contraflow.web import (
     Origin,
     Request,
@@ -44,7 +45,7 @@ class PrefillAnswer:
     """A prefill engine's whole response, transfer parameters taken apart.
 
     ``params`` are the engine's own, None if there were none; ``tip`` and ``pull`` come from
-    our connector in it.
+    our connector in it. ``aborted``: the engine is being stopped.
     """
 
     status: int
@@ -53,6 +54,7 @@ class PrefillAnswer:
     params: Params | None = None
     tip: Any = None
     pull: Pull | None = None
+    aborted: bool = False
 
 
 class Legs:
@@ -115,4 +117,5 @@ async def prefill_answer(response: UpstreamResponse) -> PrefillAnswer:
         params=params,
         tip=ours.get("tip"),
         pull=Pull.from_json(ours.get("pull")),
+        aborted=response.status == 200 and is_aborted(data),
     )

@@ -24,6 +24,8 @@ class Opening(Enum):
     """The answer has begun."""
     FAILED = auto()
     """An error of the engine, not of the request."""
+    ABORTED = auto()
+    """The engine is being stopped: it will say nothing."""
 
 
 class _Error(Struct):
@@ -36,10 +38,17 @@ class _Choice(Struct):
     finish_reason: str | None = None
 
 
+class _Delta(Struct):
+    """Of the Messages API."""
+
+    stop_reason: Any = None
+
+
 class _Event(Struct):
     choices: list[_Choice] = []
     error: _Error | None = None
     type: str = ""
+    delta: _Delta | None = None
 
 
 _events = msgspec.json.Decoder(_Event)
@@ -62,6 +71,10 @@ def _said(data: bytes) -> Opening:
         code = event.error.code
         failed = event.error.type == "internal_error" or (type(code) is int and code >= 500)
         return Opening.FAILED if failed else Opening.SPOKEN
+    if any(choice.finish_reason == "abort" for choice in event.choices):
+        return Opening.ABORTED
+    if event.type == "message_delta" and (event.delta is None or event.delta.stop_reason is None):
+        return Opening.ABORTED
     silent = event.type == "message_start" or bool(event.choices)
     return Opening.SILENT if silent and all(map(_is_silent, event.choices)) else Opening.SPOKEN
 

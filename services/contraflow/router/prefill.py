@@ -65,7 +65,11 @@ class Prefill:
 
     async def _leg(self, turn: Turn, plan: Plan, claim: Claim | None) -> PrefillAnswer:
         try:
-            return await self._at(turn, plan, claim)
+            answer = await self._at(turn, plan, claim)
+            other = without(plan, plan.prefill) if answer.aborted else None
+            # Where nobody else can, decode computes the prompt.
+            if other is None or not turn.may_retry(Retry.PREFILL_ELSEWHERE, "it is being stopped"):
+                return answer
         except UpstreamError as error:
             other = None if error.bytes_sent else without(plan, plan.prefill)
             if other is None or not turn.may_retry(Retry.PREFILL_ELSEWHERE, error):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
+from contraflow.router.aborted import is_aborted, tell_of_abort
 from contraflow.router.opening import Opening, opening_of
 from contraflow.router.replies import ReplyReader
 from contraflow.web import (
@@ -31,6 +32,13 @@ _OURS = frozenset({b"content-length", b"date", b"server", b"x-request-id", b"x-c
 
 class Unanswered(Exception):
     """The engine failed before the first byte of its answer: nothing was passed on."""
+
+
+class Aborted(Unanswered):
+    """The engine is being stopped. Something may have been passed on of a stream."""
+
+    def __init__(self) -> None:
+        super().__init__("the engine is being stopped")
 
 
 class ClientResponse(Protocol):
@@ -63,7 +71,7 @@ async def relay(
     a response of status 200 is complete and no event was an error, if it can be before its end
     is written: its client may go on at once. ``reader`` is shown what passes. With
     ``keep_failure`` a failure of the engine that comes before anything else is not passed on:
-    Unanswered is raised.
+    Unanswered is raised. Aborted is raised as soon as the engine tells it.
     """
     if keep_failure and response.status >= 500:
         raise Unanswered(f"status {response.status}")
@@ -84,6 +92,8 @@ async def relay(
             raise Unanswered(str(error)) from error
         return
     body, _ = take_transfer_params(await response.read(_MAX_JSON_BYTES))
+    if response.status == 200 and is_aborted(body):
+        raise Aborted
     if reader is not None:
         reader.read(body)
     on_first_byte()
@@ -115,9 +125,13 @@ async def _stream(
     async for data in response.iter_raw():
         if not (passed := events.feed(data)):
             continue
+        if tell_of_abort(passed):
+            raise Aborted
         if first:
             if not responder.started:
                 opening, passed = opening_of(passed), held + passed
+                if opening is Opening.ABORTED:
+                    raise Aborted
                 if opening is Opening.FAILED:
                     raise Unanswered("an error in place of an answer")
                 if opening is Opening.SILENT:

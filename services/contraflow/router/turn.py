@@ -23,7 +23,7 @@ from contraflow.router.legs import LegRequest, PrefillAnswer
 from contraflow.router.metrics import RouterMetrics
 from contraflow.router.planning import Planner
 from contraflow.router.prefill import Prefill
-from contraflow.router.relay import ClientResponse, client_headers
+from contraflow.router.relay import Aborted, ClientResponse, client_headers
 from contraflow.router.releases import Releases
 from contraflow.router.replies import ReplyReader
 from contraflow.router.report import TurnReport
@@ -197,8 +197,8 @@ class Turns:
 
         try:
             await self._decode.run(turn, plan, params, responder, first_byte, end)
-        except (UpstreamError, SseEventTooLarge) as error:
-            if not responder.started and isinstance(error, UpstreamError):
+        except (UpstreamError, Aborted, SseEventTooLarge) as error:
+            if not responder.started and not isinstance(error, SseEventTooLarge):
                 raise self._unanswered(turn, "decode", error) from error
             # The client sees a cut response: that is how it learns that it is incomplete.
             self._failed(report, type(error).__name__)
@@ -209,7 +209,7 @@ class Turns:
         report.error = kind
         self._metrics.error(kind)
 
-    def _unanswered(self, turn: Turn, role: str, error: UpstreamError) -> ApiError:
+    def _unanswered(self, turn: Turn, role: str, error: UpstreamError | Aborted) -> ApiError:
         turn.report.error = type(error).__name__
         log.warning("engine_unanswered", turn_id=turn.report.turn_id, role=role, error=str(error))
         if isinstance(error, UpstreamTimeout):

@@ -38,6 +38,9 @@ from contraflow_connector.retained import Retained
 
 log = logging.getLogger(__name__)
 
+_LOOK_SECONDS = 0.05
+"""Between looks whether an engine that shuts down has anything left to do."""
+
 Offer = Callable[[Handle], Params]
 MakeLink = Callable[[fleet.Engine, Retained, Offer], AgentLink | None]
 
@@ -92,6 +95,7 @@ class SimEngine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._heart: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
+        self._stopping = False
 
     @property
     def counters(self) -> SimCounters:
@@ -115,6 +119,17 @@ class SimEngine:
                 self._transfer.use_link(self._link)
                 self._link.start()
         self._spawn(self._run())
+
+    async def shut_down(self, timeout: float) -> None:
+        """As vLLM, which goes on answering: what comes from now on is aborted at once; what runs
+        may end, and blocks be read, within ``timeout`` seconds."""
+        self._stopping = True
+        until = self._clock.now() + timeout
+        while (left := until - self._clock.now()) > 0 and self._scheduler.has_work:
+            await self._clock.sleep(min(_LOOK_SECONDS, left))
+        for seq in self._scheduler.live():
+            self._scheduler.abort(seq)
+        self._wake.set()
 
     async def close(self) -> None:
         """Abort everything and let go of all sockets and threads."""
@@ -146,6 +161,9 @@ class SimEngine:
     async def _outputs(self, request: SimRequest) -> AsyncGenerator[SimOutput, None]:
         if self._failure is not None:
             raise self._failure
+        if self._stopping:
+            yield SimOutput([], "abort")
+            return
         seq = self._scheduler.add(request)
         self._wake.set()
         self._keep_leases()

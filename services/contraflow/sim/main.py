@@ -27,7 +27,7 @@ from contraflow_connector.settings import Settings
 from contraflow_connector.settings import parse as parse_settings
 
 GRACE_SECONDS = 1.0
-"""How long running requests may go on after a signal; then they are cut off, as vLLM does."""
+"""How long answers may take to leave, once the engines have ended all requests."""
 _MAX_SECONDS = 365 * 24 * 3600.0
 log = structlog.get_logger()
 
@@ -35,7 +35,8 @@ log = structlog.get_logger()
 @dataclass(frozen=True, kw_only=True)
 class Flags:
     """The command line. ``kv_transfer_config`` and ``kv_events_config`` are JSON, empty for
-    none; ``num_blocks`` is ``--num-gpu-blocks-override``."""
+    none; ``num_blocks`` is ``--num-gpu-blocks-override``; ``shutdown_timeout`` is the time after
+    a signal, in seconds, for which running requests go on and blocks are kept for readers."""
 
     model: str
     served_model_names: tuple[str, ...] = ()
@@ -52,6 +53,7 @@ class Flags:
     vllm_version: str = "0.33"
     side_channel_host: str = "127.0.0.1"
     side_channel_port: int = 5600
+    shutdown_timeout: int = 0
     log_level: str = "info"
 
     @property
@@ -100,6 +102,7 @@ async def serve(
 
         await run_until_signal(stop=stop, ready=ready)
         log.info("stopping", connections=http.connections)
+        await asyncio.gather(*(engine.shut_down(flags.shutdown_timeout) for engine in engines))
         cut = await http.shutdown(GRACE_SECONDS)
     log.info("stopped", connections_cut=cut)
 

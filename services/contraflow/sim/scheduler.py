@@ -74,6 +74,11 @@ class Scheduler:
         live = [*self.waiting, *self.pulling, *self.running]
         return [seq for seq in live if seq.status is not Status.FINISHED]
 
+    @property
+    def has_work(self) -> bool:
+        """Whether anything runs, or is kept for a reader."""
+        return bool(self.live() or self.held)
+
     def schedule(self) -> list[Sequence]:
         """The sequences to compute now; they have the blocks for it."""
         self._end_aborted()

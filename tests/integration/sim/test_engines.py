@@ -18,6 +18,7 @@ import pytest
 import zmq
 import zmq.asyncio
 from tests.integration.sim.conftest import Client, Json
+from tests.support.wait import until_good
 
 from contraflow.cli.demo.script import FIVE_TURNS, TOOLS, Conversation
 from contraflow.cli.deployment.metrics import parse_samples, prompt_tokens
@@ -158,6 +159,50 @@ async def test_kv_events_tell_what_can_be_found_in_the_cache(start: Start) -> No
     stored = batch.events[0]
     assert isinstance(stored, BlockStored)
     assert len(stored.token_ids) == BLOCK * len(stored.block_hashes) > 0
+
+
+async def test_an_engine_that_is_stopped_lets_readers_finish_and_answers_nothing_new(
+    start: Start,
+) -> None:
+    decode, stop = await start(transfer("d", "decode")), asyncio.Event()
+    address: asyncio.Future[Address] = asyncio.get_running_loop().create_future()
+    flags = Flags(
+        model="sim", port=0, side_channel_port=0, block_size=BLOCK, max_model_len=4096,
+        kv_transfer_config=transfer("p", "prefill"), shutdown_timeout=20, log_level="error",
+    )  # fmt: skip
+    stopping = asyncio.create_task(serve(flags, stop=stop, started=address.set_result))
+    async with aiohttp.ClientSession() as session:
+        prefill, prompt = Client(session, f"http://{await address}"), text(200)
+        plain = await leg(prefill, prompt, None, 60)
+        first = await leg(prefill, prompt, {"do_remote_decode": True}, 1)
+        stop.set()
+
+        async def reason() -> str:
+            choice = (await leg(prefill, text(50), None, 5))["choices"][0]
+            assert choice["finish_reason"] == "length" or choice["token_ids"] == []
+            return str(choice["finish_reason"])
+
+        await until_good(reason, lambda found: found == "abort")
+        assert not stopping.done()
+        second = await leg(decode, prompt, first["kv_transfer_params"], 60)
+        await asyncio.wait_for(stopping, 10)
+
+    assert second["choices"][0]["token_ids"] == plain["choices"][0]["token_ids"]
+    counted = prompt_tokens(parse_samples((await decode.get("/metrics"))[1]))
+    assert counted.pulled == len(prompt)
+
+
+async def test_an_engine_that_is_stopped_aborts_what_runs() -> None:
+    flags = Flags(model="sim", port=0, side_channel_port=0, profile="cpu-demo", log_level="error")
+    async with aiohttp.ClientSession() as session:
+        async with serving(flags) as address:
+            body = {**GREEDY, "prompt": text(50), "max_tokens": 30_000, "stream": True}
+            url = f"http://{address}/v1/completions"
+            answer = await session.post(url, json=body)
+            await answer.content.readline()
+        said = await answer.content.read()
+    assert b'"finish_reason": "abort"' in said or b'"finish_reason":"abort"' in said
+    assert said.endswith(b"data: [DONE]\n\n")
 
 
 def test_the_process_serves_and_ends_on_a_signal() -> None:
