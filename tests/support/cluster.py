@@ -207,10 +207,14 @@ class Cluster:
             ids = [handle.handle_id for handle in handles]
             await stub.ReleaseHandles(agent_pb.ReleaseHandlesRequest(handle_ids=ids), timeout=5)
 
-    async def drain(self, draining: bool, *, release: bool = False) -> None:
-        """Take D out of service, or put it back."""
+    async def drain(
+        self, draining: bool, *, release: bool = False, engine: EngineHandle | None = None
+    ) -> None:
+        """Take an engine, D by default, out of service, or put it back."""
         request = agent_pb.DrainEngineRequest(
-            engine_id=await self.decode_id(), draining=draining, release_handles=release
+            engine_id=await self.engine_id(engine or self.decode),
+            draining=draining,
+            release_handles=release,
         )
         async with self._agent() as channel:
             await AgentServiceStub(channel).DrainEngine(request, timeout=5)
@@ -293,14 +297,16 @@ class Cluster:
 
     async def decode_id(self) -> str:
         """Incarnation of the decode engine."""
+        return await self.engine_id(self.decode)
+
+    async def engine_id(self, engine: EngineHandle) -> str:
+        """Incarnation of an engine."""
         async with self._agent() as channel:
             answer = await AgentServiceStub(channel).ListAttachedEngines(
                 agent_pb.ListAttachedEnginesRequest(), timeout=5
             )
         found: list[str] = [
-            one.engine.engine_id
-            for one in answer.engines
-            if one.engine.endpoint == self.decode.endpoint
+            one.engine.engine_id for one in answer.engines if one.engine.endpoint == engine.endpoint
         ]
         return found[0]
 
