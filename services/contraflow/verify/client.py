@@ -73,8 +73,13 @@ async def _read(answer: Answer, stream: bool, outcome: Outcome) -> None:
     await answer.wait_for_headers(_PATIENCE_SECONDS)
     outcome.status = answer.status
     outcome.report = parse_header((answer.header(HEADER) or b"").decode())
-    body = await answer.read(1 << 24)
-    if answer.status != 200:
+    take_body(outcome, await answer.read(1 << 24), stream)
+
+
+def take_body(outcome: Outcome, body: bytes, stream: bool) -> None:
+    """What the body of an answer says, which may be only the beginning of a stream. Raises
+    msgspec.DecodeError or LookupError for one that can not be read."""
+    if outcome.status != 200:
         outcome.whole = True
         outcome.error = body.decode()
         return

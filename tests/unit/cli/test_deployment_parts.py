@@ -125,6 +125,26 @@ def test_roles_of_engines() -> None:
     )
 
 
+def test_an_engine_listens_where_its_endpoint_says() -> None:
+    handle = EngineHandle("e-1", Role.DECODE, "http://10.0.0.7:8100", side_port=5600, core=1)
+    sim = sim_process(DeploymentSpec(), handle, "unix:/s").command
+    for option in ("--host", "--side-channel-host"):
+        assert sim[sim.index(option) + 1] == "10.0.0.7"
+    real = real_process(DeploymentSpec(), handle)
+    assert real.command[real.command.index("--host") + 1] == "10.0.0.7"
+    assert real.env["VLLM_NIXL_SIDE_CHANNEL_HOST"] == "10.0.0.7"
+
+
+def test_a_lease_of_unread_blocks_is_the_engines_own_unless_the_spec_has_one() -> None:
+    def extra(**fields: float) -> dict[str, Any]:
+        config = kv_transfer_config(DeploymentSpec(**fields), engine(Role.PREFILL), "")  # type: ignore[arg-type]
+        found: dict[str, Any] = config["kv_connector_extra_config"]
+        return found
+
+    assert "kv_lease_duration" not in extra()
+    assert extra(kv_lease=6.0)["kv_lease_duration"] == 6.0
+
+
 def real_process(spec: DeploymentSpec, handle: EngineHandle) -> ProcessSpec:
     return vllm_process(
         spec, handle, "unix:/s", python=Path("py"), model=Path("model"), scratch=Path("/scratch")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from contraflow.cli.deployment.ports import LOOPBACK
 from contraflow.cli.deployment.process import ProcessSpec
@@ -33,6 +34,11 @@ class EngineHandle:
     endpoint: str
     side_port: int
     core: int
+
+    @property
+    def host(self) -> str:
+        """Where it listens."""
+        return urlsplit(self.endpoint).hostname or LOOPBACK
 
 
 def cores_for(count: int, cores: Sequence[int] | None = None) -> list[int]:
@@ -80,6 +86,7 @@ def sim_process(spec: DeploymentSpec, engine: EngineHandle, agent: str) -> Proce
         sys.executable, "-m", "contraflow.cli.main", "engine-sim",
         "--model", MODEL_NAME,
         *_common_arguments(spec, engine, agent),
+        "--side-channel-host", engine.host,
         "--side-channel-port", str(engine.side_port),
         "--profile", spec.sim_profile,
         "--log-level", spec.log_level,
@@ -91,7 +98,7 @@ def sim_process(spec: DeploymentSpec, engine: EngineHandle, agent: str) -> Proce
 def _common_arguments(spec: DeploymentSpec, engine: EngineHandle, agent: str) -> list[str]:
     arguments = [
         "--served-model-name", MODEL_NAME,
-        "--host", LOOPBACK,
+        "--host", engine.host,
         "--port", engine.endpoint.rpartition(":")[2],
         "--block-size", str(spec.block_size),
         "--num-gpu-blocks-override", str(spec.blocks),
@@ -113,6 +120,8 @@ def kv_transfer_config(spec: DeploymentSpec, engine: EngineHandle, agent: str) -
         "kv_recompute_threshold": 0,
         "decoder_kv_blocks_ttl": spec.retention_ttl,
     }
+    if spec.kv_lease is not None:
+        extra["kv_lease_duration"] = spec.kv_lease
     if agent and engine.role is not None:
         extra["contraflow"] = {
             "agent": agent,
@@ -146,8 +155,8 @@ def _environment(engine: EngineHandle) -> dict[str, str]:
         "UCX_TLS": "tcp",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": str(engine.core),
-        "VLLM_HOST_IP": LOOPBACK,
-        "VLLM_NIXL_SIDE_CHANNEL_HOST": LOOPBACK,
+        "VLLM_HOST_IP": engine.host,
+        "VLLM_NIXL_SIDE_CHANNEL_HOST": engine.host,
         "VLLM_NIXL_SIDE_CHANNEL_PORT": str(engine.side_port),
         "VLLM_NO_USAGE_STATS": "1",
     }

@@ -81,13 +81,20 @@ class Services:
     def _service(
         self, name: str, command: str, config: Mapping[str, Any], tier: int
     ) -> ProcessSpec:
-        path = self.config_dir / f"{name}.toml"
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(toml.dumps(config))
-        return ProcessSpec(
-            name,
-            [sys.executable, "-m", "contraflow.cli.main", command, "--config", str(path)],
-            tier=tier,
-            hint=f"its configuration is {path}",
-        )
+        return service_process(self.config_dir, name, command, config, tier)
+
+
+def service_process(
+    config_dir: Path, name: str, command: str, config: Mapping[str, Any], tier: int
+) -> ProcessSpec:
+    """A service, after its configuration has been written into ``config_dir``."""
+    path = config_dir / f"{name}.toml"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(toml.dumps(config))
+    return ProcessSpec(
+        name,
+        [sys.executable, "-m", "contraflow.cli.main", command, "--config", str(path)],
+        tier=tier,
+        hint=f"its configuration is {path}",
+    )

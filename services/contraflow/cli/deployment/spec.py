@@ -57,6 +57,8 @@ class DeploymentSpec:
     dtype: str = "float32"
     retention_ttl: float = 480.0
     """How long a decode engine keeps the blocks of a finished turn, unless it is renewed."""
+    kv_lease: float | None = None
+    """How long a prefill engine keeps what decode has not read; the engine's default if None."""
     retention_budget: float = 0.5
     """Share of a decode engine's blocks that finished turns may hold."""
     retention_max_idle: float = 1800.0
