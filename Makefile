@@ -32,7 +32,7 @@ demo: $(if $(filter sim,$(ENGINE)),env-services,setup) ## five turns, the table,
 test: setup env-next check ## everything that CI runs, the real-engine tests included
 	$(BIN)/python -m pytest -m "not slow"
 
-test-full: setup env-next check ## the same, slow tests on real engines and more generated examples included
+test-full: setup env-next check ## the same, slow tests, the ring of faults and more generated examples included
 	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest
 
 check: env-services env-proto ## lint, types, imports, protos, generated code, unit tests
