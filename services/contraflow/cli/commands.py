@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import click
+from click.core import ParameterSource
 
 import contraflow
 from contraflow.cli import operate
@@ -160,6 +161,9 @@ def up(engine: str, prefill: int, decode: int, port: int | None, routers: int) -
     sys.exit(run(spec))
 
 
+_OF_A_CAMPAIGN = ("seeds", "first", "jobs", "least", "planted")
+
+
 @commands.command()
 @click.option(
     "--seeds", type=click.IntRange(1), default=150, show_default=True, metavar="N",
@@ -184,9 +188,10 @@ def up(engine: str, prefill: int, decode: int, port: int | None, routers: int) -
 @click.option("--replay", type=int, metavar="SEED", help="Run one seed again and tell all.")
 @click.option("--skip", default="", metavar="N,N,…", help="Leave these faults out of a replay.")
 @click.option("--shorten", is_flag=True, help="Look for the shortest replay that still fails.")
+@click.pass_context
 def verify(
-    seeds: int, turns: int, first: int, jobs: int | None, least: int, planted: bool,
-    replay: int | None, skip: str, shorten: bool,
+    context: click.Context, seeds: int, turns: int, first: int, jobs: int | None, least: int,
+    planted: bool, replay: int | None, skip: str, shorten: bool,
 ) -> None:  # fmt: skip
     """Try to break the system: many simulated fleets under faults, in virtual time.
 
@@ -202,9 +207,12 @@ def verify(
     """
     from contraflow.cli import verify as command
 
+    strangers = ("skip", "shorten") if replay is None else _OF_A_CAMPAIGN
+    for name in strangers:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            goes = "goes with --replay" if replay is None else "does not go with --replay"
+            raise click.UsageError(f"--{name} {goes}.")
     if replay is None:
-        if skip or shorten:
-            raise click.UsageError("--skip and --shorten go with --replay.")
         sys.exit(command.verify(seeds, turns, first, jobs, least, planted=planted))
     try:
         left_out = frozenset(int(number) for number in skip.split(",") if number)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import structlog
+
 from contraflow.core.errors import AmbiguousSession, ContraflowError
 from contraflow.core.plan import Continuation, Decision, Plan, PlanReason, without
 from contraflow.core.transfer_params import for_plain_prefill, for_pulling_prefill
@@ -16,6 +18,8 @@ from contraflow.router.turn_context import Turn
 from contraflow.runtime.clock import Clock
 from contraflow.runtime.grpc_errors import CallFailed
 from contraflow.web import UpstreamError, UpstreamProtocolError, UpstreamReset
+
+log = structlog.get_logger()
 
 _DECLINED = "DECLINED"  # a report of this kind says that the handle was kept
 
@@ -45,8 +49,9 @@ class Prefill:
         self._clock = clock
         self._new_id = new_id
 
-    async def run(self, turn: Turn, plan: Plan) -> PrefillAnswer:
-        """The engine's answer, of any status; the report says how it came about.
+    async def run(self, turn: Turn, plan: Plan) -> PrefillAnswer | None:
+        """The engine's answer, of any status; the report says how it came about. None if no
+        engine of the class accepts connections: nobody has anything to hand over.
 
         Raises UpstreamError if the engine does not answer, also not without a handle.
         """
@@ -60,10 +65,15 @@ class Prefill:
                 report.spent = not claim.unread
                 if claim.unread:
                     self._agents.give_back(claim)
-        report.pull = answer.pull
+        if answer is None:
+            log.warning("prefill_unreachable", turn_id=report.turn_id, tried=report.prefill)
+            report.decision, report.reason = Decision.RECOMPUTE, PlanReason.PREFILL_UNREACHABLE
+            report.prefill = ""
+        else:
+            report.pull = answer.pull
         return answer
 
-    async def _leg(self, turn: Turn, plan: Plan, claim: Claim | None) -> PrefillAnswer:
+    async def _leg(self, turn: Turn, plan: Plan, claim: Claim | None) -> PrefillAnswer | None:
         try:
             answer = await self._at(turn, plan, claim)
             other = without(plan, plan.prefill) if answer.aborted else None
@@ -71,9 +81,20 @@ class Prefill:
             if other is None or not turn.may_retry(Retry.PREFILL_ELSEWHERE, "it is being stopped"):
                 return answer
         except UpstreamError as error:
-            other = None if error.bytes_sent else without(plan, plan.prefill)
-            if other is None or not turn.may_retry(Retry.PREFILL_ELSEWHERE, error):
+            if error.bytes_sent:
                 raise
+            other = without(plan, plan.prefill)
+            if other is None or not other.hands_over:
+                return None
+            turn.may_retry(Retry.PREFILL_ELSEWHERE, error)
+        try:
+            return await self._elsewhere(turn, other, claim)
+        except UpstreamError as error:
+            if error.bytes_sent:
+                raise
+            return None
+
+    async def _elsewhere(self, turn: Turn, other: Plan, claim: Claim | None) -> PrefillAnswer:
         report = turn.report
         report.prefill = other.prefill.engine_id
         if claim is not None and not claim.unread:

@@ -136,7 +136,7 @@ class Turns:
             if turn.traits.two_legged and plan.hands_over:
                 with self._load.leg(plan.prefill.engine_id):
                     answer = await self._prefill_leg(turn, plan)
-                if answer.status != 200:
+                if answer is not None and answer.status != 200:
                     headers = client_headers(answer.headers, (turn.report.header(),))
                     responder.respond(answer.status, headers, answer.body)
                     return
@@ -164,17 +164,17 @@ class Turns:
         report.offered_tokens = plan.handle_tokens
         return plan
 
-    async def _prefill_leg(self, turn: Turn, plan: Plan) -> PrefillAnswer:
+    async def _prefill_leg(self, turn: Turn, plan: Plan) -> PrefillAnswer | None:
         try:
             return await self._prefill.run(turn, plan)
         except UpstreamError as error:
             raise self._unanswered(turn, "prefill", error) from error
 
-    def _decode_params(self, turn: Turn, answer: PrefillAnswer) -> Params:
-        usable = answer.params is not None and has_remote_blocks(answer.params)
-        params = for_decode(answer.params or {}) if usable else for_plain_decode()
-        params = turn.instruct(params, turn.report.decision)
-        if usable and answer.tip is not None:
+    def _decode_params(self, turn: Turn, answer: PrefillAnswer | None) -> Params:
+        if answer is None or answer.params is None or not has_remote_blocks(answer.params):
+            return turn.instruct(for_plain_decode(), turn.report.decision)
+        params = turn.instruct(for_decode(answer.params), turn.report.decision)
+        if answer.tip is not None:
             params[OURS]["tip"] = answer.tip
         return params
 

@@ -31,6 +31,7 @@ class DecisionReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DECISION_REASON_ACQUIRE_TIMEOUT: _ClassVar[DecisionReason]
     DECISION_REASON_LEASE_TOO_SHORT: _ClassVar[DecisionReason]
     DECISION_REASON_AMBIGUOUS_SESSION: _ClassVar[DecisionReason]
+    DECISION_REASON_PREFILL_UNREACHABLE: _ClassVar[DecisionReason]
 DECISION_UNSPECIFIED: Decision
 DECISION_PULL: Decision
 DECISION_RECOMPUTE: Decision
@@ -45,6 +46,7 @@ DECISION_REASON_ACQUIRE_DENIED: DecisionReason
 DECISION_REASON_ACQUIRE_TIMEOUT: DecisionReason
 DECISION_REASON_LEASE_TOO_SHORT: DecisionReason
 DECISION_REASON_AMBIGUOUS_SESSION: DecisionReason
+DECISION_REASON_PREFILL_UNREACHABLE: DecisionReason
 
 class Message(_message.Message):
     __slots__ = ("role", "content", "extra_json")

@@ -36,7 +36,8 @@ async def reuse_returns(world: World) -> None:
 
 
 def _reused(report: dict[str, str]) -> bool:
-    return report.get("decision") == "PULL" or report.get("reason") == "INCOMPATIBLE"
+    never = report.get("reason") == "INCOMPATIBLE" or report.get("denial") == "ENGINE_ID_REUSED"
+    return never or report.get("decision") == "PULL"
 
 
 async def nothing_is_left(world: World) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from contraflow.router.report import HEADER, parse_header
 from contraflow.verify.http import Answer
+from contraflow.verify.legs import TRACE, Trace
 from contraflow.verify.parts import RouterProcess
 from contraflow.web import ApiError, Request
 from contraflow.web.upstream_errors import UpstreamReset
@@ -23,6 +24,8 @@ class Outcome:
     """``status`` 0: the client has left or its router died. ``whole``: the answer came to its
     end. ``ids`` are the tokens generated, ``text`` what they say."""
 
+    trace: Trace
+    """What its router sent to engines for it."""
     status: int = 0
     whole: bool = False
     left: bool = False
@@ -43,8 +46,8 @@ async def ask(
     """Send a request; leave after ``patience`` seconds, if that is not None."""
     headers = [(b"authorization", f"Bearer {key}".encode())]
     request = Request("POST", path, "", headers, body=msgspec.json.encode(body))
-    answer, outcome = Answer(), Outcome()
-    task = router.part.spawn(_serve(router, request, answer))
+    answer, outcome = Answer(), Outcome(Trace(router.replica.known))
+    task = router.part.spawn(_serve(router, request, answer, outcome.trace))
     task.add_done_callback(lambda _: answer.fail())
     try:
         async with asyncio.timeout(_PATIENCE_SECONDS if patience is None else patience):
@@ -61,7 +64,8 @@ async def ask(
     return outcome
 
 
-async def _serve(router: RouterProcess, request: Request, answer: Answer) -> None:
+async def _serve(router: RouterProcess, request: Request, answer: Answer, trace: Trace) -> None:
+    TRACE.set(trace)
     try:
         await router.app.routes.handle(request, answer)  # type: ignore[arg-type]
     except ApiError as error:

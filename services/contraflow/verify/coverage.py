@@ -17,15 +17,12 @@ FAULTS = (
     "STORE_LOST", "STREAM_BROKEN", "WALL_JUMP",
 )  # fmt: skip
 DENIALS = (
-    "AMBIGUOUS_SESSION", "ENGINE_INCARNATION_STALE", "ENGINE_NOT_ATTACHED", "ENGINE_UNRESPONSIVE",
-    "HANDLE_CLAIMED", "HANDLE_EXPIRED", "HANDLE_NOT_FOUND", "LEASE_TOO_SHORT", "TIMEOUT",
-    "UNREACHABLE",
+    "AMBIGUOUS_SESSION", "ENGINE_ID_REUSED", "ENGINE_INCARNATION_STALE", "ENGINE_NOT_ATTACHED",
+    "ENGINE_UNRESPONSIVE", "HANDLE_CLAIMED", "HANDLE_EXPIRED", "HANDLE_NOT_FOUND",
+    "LEASE_TOO_SHORT", "TIMEOUT", "UNREACHABLE",
 )  # fmt: skip
-"""TENANT_MISMATCH is what intruders get; ENGINE_ID_REUSED needs ids that engines with our
-connector never have."""
+"""TENANT_MISMATCH is what intruders get."""
 PULLS = ("DECLINED_MISMATCH", "DECLINED_SMALL", "FAILED", "PULLED")
-RESENT = (Retry.PREFILL_RESENT, Retry.DECODE_RESENT)
-"""Retries that need a pooled connection: there is none here."""
 
 
 def required() -> list[str]:
@@ -37,8 +34,8 @@ def required() -> list[str]:
         *(f"denied {reason}" for reason in DENIALS),
         "denied intruder",
         *(f"pull {outcome}" for outcome in PULLS),
-        *(f"retried {retry}" for retry in Retry if retry not in RESENT),
-        "drained", "session ended",
+        *(f"retried {retry}" for retry in Retry),
+        "drained", "prefill unreachable", "session ended",
     ]  # fmt: skip
 
 

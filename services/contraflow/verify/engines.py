@@ -220,6 +220,7 @@ class EngineProcess:
         violated: Violated,
         heard: Heard,
         new_id: Callable[[], str],
+        fixed_id: bool,
     ) -> None:
         self.part = Part(options[0].engine_id)
         self.endpoint = options[0].endpoint
@@ -228,9 +229,13 @@ class EngineProcess:
         self.engines: list[Engine] = []
         for one in options:
             engine = Engine(
-                one, clock=clock, fabric=fabric.of(self.part), instance=new_id(),
+                one, clock=clock, fabric=fabric.of(self.part),
+                instance="fixed" if fixed_id else new_id(),
                 make_link=partial(MemoryLink, net, self.part, one.agent),
             )  # fmt: skip
+            if fixed_id:
+                # As where an operator has given vLLM an engine id, without our connector's help.
+                engine.description = one.describe(engine.engine_id, boot_nonce=new_id())
             engine.watched(net, fabric, violated, heard)
             self.engines.append(engine)
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from contraflow.core.fleet import Role
+from contraflow.verify.legs import TRACE, Fate, Leg
 from contraflow.verify.net import Net, Part
 from contraflow.web import ApiError, ClientDisconnected, Origin, Request
 from contraflow.web.headers import Headers, find_header
@@ -42,9 +44,11 @@ class Answer:
         self.started = False
         self.finished = False
         self.reused = False
+        self.leg: Leg | None = None
+        """What is told of how it comes."""
         self._pieces: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
         self._headers_there = asyncio.Event()
-        self._over = False
+        self.over = False
         self.origin = Origin("", 0)
 
     # The server's side, as web.Responder.
@@ -92,8 +96,11 @@ class Answer:
             self.finished = True
             self._headers_there.set()
             self._pieces.put_nowait(
-                UpstreamReset(self.origin, "closed", bytes_sent=True, response_started=self.started)
-            )
+                UpstreamReset(
+                    self.origin, "closed", bytes_sent=True, response_started=self.started,
+                    reused=self.reused,
+                )
+            )  # fmt: skip
 
     # The client's side, as web.UpstreamResponse.
 
@@ -107,19 +114,29 @@ class Answer:
             async with asyncio.timeout(timeout):
                 await self._headers_there.wait()
         except TimeoutError:
-            raise UpstreamTimeout(self.origin, "headers", bytes_sent=True) from None
+            if self.leg is not None:
+                self.leg.fate = Fate.SILENT
+            raise UpstreamTimeout(
+                self.origin, "headers", bytes_sent=True, reused=self.reused
+            ) from None
         if not self.started:
-            raise UpstreamReset(self.origin, "closed", bytes_sent=True)
+            raise UpstreamReset(self.origin, "closed", bytes_sent=True, reused=self.reused)
+        if self.leg is not None:
+            self.leg.started = True
 
     async def iter_raw(self) -> AsyncIterator[bytes]:
         """The body as it comes."""
-        while not self._over:
+        while not self.over:
             piece = await self._pieces.get()
             if isinstance(piece, Exception):
                 raise piece
             if piece is _END:
-                self._over = True
+                self.over = True
+                if self.leg is not None:
+                    self.leg.ended(self.status)
             else:
+                if self.leg is not None:
+                    self.leg.read(piece)
                 yield piece
 
     async def read(self, limit: int) -> bytes:
@@ -137,6 +154,8 @@ class Client:
         self._net = net
         self._part = part
         self._header_timeout = header_timeout
+        self._idle: set[str] = set()
+        """Origins to which a connection is kept."""
 
     def request(
         self,
@@ -154,7 +173,7 @@ class Client:
             whole = self._drifted(whole)
         request = Request(method, path, "", list(headers), body=whole)
         timeout = self._header_timeout if header_timeout is None else header_timeout
-        return Exchange(self._net, self._part, origin, request, timeout)
+        return Exchange(self._net, self._part, origin, request, timeout, self._idle)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -176,7 +195,13 @@ class Exchange:
     """One request and its response, as an async context."""
 
     def __init__(
-        self, net: Net, part: Part, origin: Origin, request: Request, timeout: float
+        self,
+        net: Net,
+        part: Part,
+        origin: Origin,
+        request: Request,
+        timeout: float,
+        idle: set[str],
     ) -> None:
         self.sent = False
         self._net = net
@@ -186,18 +211,28 @@ class Exchange:
         self._timeout = timeout
         self._answer = Answer()
         self._answer.origin = origin
+        self._idle = idle
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Answer:
-        net, answer = self._net, self._answer
-        endpoint: Endpoint | None = net.reach(self._part.name, str(self._origin))
+        net, answer, name = self._net, self._answer, str(self._origin)
+        answer.reused = name in self._idle
+        self._idle.discard(name)
+        if trace := TRACE.get():
+            role = Role(net.listeners[name].part.name.partition("-")[0])
+            answer.leg = trace.begin(role, name, self._request.body, reused=answer.reused)
+        endpoint: Endpoint | None = net.reach(self._part.name, name)
         await net.travel(self._part.name, endpoint.part.name if endpoint else "")
-        endpoint = net.reach(self._part.name, str(self._origin))
+        endpoint = net.reach(self._part.name, name)
         if endpoint is None or not self._part.alive:
+            if answer.leg is not None:
+                answer.leg.fate = Fate.REFUSED
             raise UpstreamConnectError(self._origin, "refused")
         self.sent = True
+        if answer.leg is not None:
+            answer.leg.sent = True
         if net.happens(net.weather.reset / 4, "HTTP_REQUEST_LOST"):
-            raise UpstreamReset(self._origin, "closed", bytes_sent=True)
+            raise UpstreamReset(self._origin, "closed", bytes_sent=True, reused=answer.reused)
         self._task = endpoint.part.spawn(self._serve(endpoint))
         self._task.add_done_callback(lambda _: answer.fail())
         if net.happens(net.weather.reset * 3 / 4, "HTTP_RESET"):
@@ -215,6 +250,8 @@ class Exchange:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if error is None and self._answer.over:
+            self._idle.add(str(self._origin))
         self._leave()
 
     def _leave(self) -> None:

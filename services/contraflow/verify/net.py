@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from random import Random
@@ -49,7 +49,8 @@ class Part:
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run something in this process."""
-        return asyncio.get_running_loop().create_task(work, context=self.context)
+        context = self.context.copy()
+        return asyncio.get_running_loop().create_task(work, context=context)
 
     async def kill(self) -> None:
         """End the process as SIGKILL does: nothing that it still tries to say is heard."""
@@ -92,7 +93,6 @@ class Net:
         """Parts that stand still, and what tells that they go on."""
         self.listeners: dict[str, Any] = {}
         """Whatever serves at an address, with its part in ``.part``."""
-        self.on_fault: Callable[[str], None] = lambda kind: None
 
     def reach(self, sender: str, address: str) -> Any | None:
         """What serves there; None if nobody does, or the link is cut."""
@@ -114,7 +114,6 @@ class Net:
     def count(self, kind: str) -> None:
         """A fault has been done to somebody."""
         self.faults[kind] += 1
-        self.on_fault(kind)
 
     async def travel(self, *ends: str) -> None:
         """The way of one message between parts: usually no time at all."""

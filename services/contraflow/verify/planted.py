@@ -14,7 +14,10 @@ from contraflow.core.chain import Chain
 from contraflow.core.errors import ContraflowError
 from contraflow.core.handle import ClaimRequest, Handle, HandleTable, State
 from contraflow.router.agents import Agents
+from contraflow.router.decode import Decode
 from contraflow.router.prefill import Prefill
+from contraflow.router.report import Retry
+from contraflow.router.turn_context import Turn
 from contraflow.runtime.fleet_replica import FleetReplica
 from contraflow.sim.engine import SimEngine
 from contraflow.sim.fabric import FabricError, Owner, _MemoryConnection
@@ -238,6 +241,25 @@ def _decode_reads_without_a_lease() -> Iterator[None]:
         yield
 
 
+# What has failed is sent again as the table of failures says, and nothing twice.
+
+_again = Decode._again
+
+
+def _never_sends_again(self: Turn, retry: Retry, why: object) -> bool:
+    return False
+
+
+def _keeps_the_blocks(
+    self: Decode, turn: Any, plan: Any, params: Any, error: Any
+) -> tuple[Any, Any]:
+    return _again(self, turn, plan, params, error)[0], params
+
+
+async def _goes_without_prefill_at_no_time(self: Prefill, turn: Any, plan: Any, claim: Any) -> Any:
+    return await self._at(turn, plan, claim)
+
+
 PLANTS = (
     _plant("a proof proves anything", "NEVER_WRONG", Chain, "proven", _proves_anything),
     _named("decode admits any tip", "NEVER_WRONG",
@@ -283,6 +305,12 @@ PLANTS = (
            lambda data: (data, take_transfer_params(data)[1])),
     _plant("a failed load is forgotten", "NEVER_HANGS NOTHING_LEAKS",
            Scheduler, "_land", _forgets_failed_loads),
+    _plant("a leg that failed is not sent again", "NEVER_FAILS",
+           Turn, "may_retry", _never_sends_again),
+    _plant("a leg is sent again with its blocks", "NOT_AGAIN AT_MOST_ONE_READ",
+           Decode, "_again", _keeps_the_blocks),
+    _plant("a turn needs a prefill engine that answers", "NEVER_FAILS",
+           Prefill, "_leg", _goes_without_prefill_at_no_time),
     _plant("a lapsed registration stays so", "REUSE_RETURNS NOTHING_LEAKS NEVER_FAILS",
            EngineRegistration, "_note", _never_registers_anew),
 )  # fmt: skip

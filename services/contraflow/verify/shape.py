@@ -19,7 +19,7 @@ AGENTS = ("10.0.1.1:7410", "10.0.1.2:7410")
 @dataclass(frozen=True, slots=True)
 class Shape:
     """``engines``: the ranks of each engine process. ``retention_ttl``: what the agents renew
-    to; seconds."""
+    to; seconds. ``fixed_ids``: the processes whose engine ids outlive them."""
 
     engines: tuple[tuple[SimOptions, ...], ...]
     routers: int
@@ -31,6 +31,7 @@ class Shape:
     max_read: float
     clock_offsets: float
     wall_skew: float
+    fixed_ids: frozenset[str]
     slow_reads: float
     """Share of reads that are slow also in good weather."""
 
@@ -56,6 +57,7 @@ def draw(random: Random) -> Shape:
         max_read=random.choice((2.0, 3.0)),
         clock_offsets=random.choice((0.0, 10.0, 1e6)),
         wall_skew=random.choice((0.0, 10.0)),
+        fixed_ids=frozenset({"decode-1"} if random.random() < 0.15 else ()),
         slow_reads=random.choice((0.0, 0.0, 0.3)),
     )
 

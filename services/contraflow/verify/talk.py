@@ -145,19 +145,29 @@ class Conversation:
         expected = generate(outcome.prompt or prompt, tokens)
         if outcome.ids != expected[: len(outcome.ids)]:
             world.violated("NEVER_WRONG", f"turn {report.get('turn')}: {outcome.ids} {expected}")
+        for wrong in outcome.trace.wrong():
+            world.violated("NOT_AGAIN", f"turn {report.get('turn')}: {wrong}")
         if outcome.hung:
             world.violated("NEVER_HANGS", f"a turn that began at {started:.3f} s has not ended")
         good = outcome.status == 200 and outcome.whole and outcome.ids == expected
         if good:
             self._count(report)
         elif not outcome.left and alive:
-            if world.engine_trouble_at < started and not world.down.total():
-                world.violated("NEVER_FAILS", f"{outcome.status} {outcome.error} {report}")
+            if not self._may_fail(outcome, started):
+                legs = outcome.trace.legs
+                world.violated("NEVER_FAILS", f"{outcome.status} {outcome.error} {report} {legs}")
             self.turns.excused += 1
+
+    def _may_fail(self, outcome: Outcome, started: float) -> bool:
+        if outcome.trace.legs:
+            return outcome.trace.may_fail()
+        world = self.world
+        return world.engine_trouble_at >= started or world.down.total() > 0
 
     def _count(self, report: dict[str, str]) -> None:
         seen = self.world.seen
         seen[f"plan {report.get('reason')}"] += 1
+        seen["prefill unreachable"] += report.get("reason") == "PREFILL_UNREACHABLE"
         if outcome := report.get("outcome"):
             seen[f"pull {outcome}"] += 1
         if denial := report.get("denial"):

@@ -52,8 +52,7 @@ class World:
         self.down: Counter[str] = Counter()
         """Engines that are dead, or so lately alive again that not everybody knows."""
         self.engine_trouble_at = -1.0
-        """When an engine was last kept from serving, other than by its own load."""
-        self.net.on_fault = self._faulted
+        """When an engine last came, went or was drained."""
         self._make_all()
 
     def violated(self, invariant: str, what: str) -> None:
@@ -135,7 +134,7 @@ class World:
         return self._clocks[name]
 
     def trouble(self) -> None:
-        """An engine can not be reached, or has broken off."""
+        """An engine comes, goes or is drained."""
         self.engine_trouble_at = asyncio.get_running_loop().time()
 
     def _told(self, engine_id: str, before: State | None, handle: Handle) -> None:
@@ -144,10 +143,6 @@ class World:
             self.expired.append((engine_id, handle))
         if (before, handle.state) not in TRANSITIONS:
             self.violated("LIFE_OF_A_HANDLE", f"{handle.handle_id}: {before} -> {handle.state}")
-
-    def _faulted(self, kind: str) -> None:
-        if kind.startswith("HTTP") or kind == "CUT":
-            self.trouble()
 
     def _defect(self, method: str, error: Exception) -> None:
         self.violated("NO_CRASH", f"{method}: {error!r}")
@@ -173,6 +168,7 @@ class World:
                 self.violated,
                 self._told,
                 self.new_id,
+                name in shape.fixed_ids,
             )
         for number in range(1, shape.routers + 1):
             self._makers[f"router-{number}"] = self._router(f"router-{number}")

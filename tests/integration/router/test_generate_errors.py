@@ -124,12 +124,11 @@ async def test_an_engines_refusal_is_translated(
     assert world.app.homes.by_key == {}
 
 
-@pytest.mark.parametrize("leg", ["prefill", "decode"])
-async def test_an_engine_that_is_gone(world: World, stub: RouterServiceAsyncStub, leg: str) -> None:
-    await (world.prefill if leg == "prefill" else world.decode).stop()
+async def test_an_engine_that_is_gone(world: World, stub: RouterServiceAsyncStub) -> None:
+    await world.decode.stop()
     code, error, events = await failure(stub, chat())
     assert (code, error.reason) == (Code.UNAVAILABLE, Reason.ENGINE_FAILED)
-    assert leg in str(error)
+    assert "decode" in str(error)
     assert kinds(events) == ["plan"]
 
 

@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 import pytest
 from tests.integration.turn_failures.cases import (
+    PLAIN_DECODE,
     PLAIN_PREFILL,
     Case,
     another,
@@ -51,20 +52,24 @@ async def test_prefill_refuses_connections_and_the_other_can_not_pull(case: Case
         assert (await case.settled())[case.first] is State.RETAINED
 
 
-async def test_prefill_refuses_connections_and_there_is_no_other(case: Case) -> None:
-    await case.world.prefill.stop()
-    answer = await case.next()
-    assert answer.status == 502
-    assert not case.world.decode.received
-    assert await case.settled() == {case.first: State.RETAINED}
-
-
-async def test_only_one_other_engine_is_tried(case: Case) -> None:
-    async with another(case, Role.PREFILL) as second:
+@pytest.mark.parametrize("another_class", [False, True])
+async def test_prefill_refuses_connections_and_decode_computes(
+    case: Case, another_class: bool
+) -> None:
+    """Also where there is another one whose blocks decode could not read."""
+    kind = {"compatibility_class": "B"} if another_class else {}
+    async with another(case, Role.PREFILL, **kind) as second:
         await case.world.prefill.stop()
-        await second.stop()
-        assert (await case.next()).status == 502
-        assert await case.settled() == {case.first: State.RETAINED}
+        if not another_class:
+            await second.stop()
+        answer = await case.next()
+        assert (answer.status, answer.plan.get("prefill")) == (200, None)
+        assert (answer.plan["decision"], answer.plan["reason"]) == (
+            "RECOMPUTE", "PREFILL_UNREACHABLE",
+        )  # fmt: skip
+        assert sent(case.world.decode.last) == PLAIN_DECODE
+        assert not second.received
+        assert (await case.settled())[case.first] is State.RETAINED  # the claim came back
 
 
 @pytest.mark.parametrize("failure", [0, CUT_AFTER_HEADERS, 500, 503])
