@@ -68,7 +68,7 @@ def own_tasks(loop: asyncio.AbstractEventLoop) -> None:
         loop: asyncio.AbstractEventLoop, work: Any, context: Context | None = None
     ) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context)
-        part = (context or copy_context()).get(PART)
+        part = PART.get() if context is None else context.get(PART)
         if part is not None:
             part.tasks[task] = None
             task.add_done_callback(part.tasks.pop)
