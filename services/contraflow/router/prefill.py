@@ -51,7 +51,7 @@ class Prefill:
 
     async def run(self, turn: Turn, plan: Plan) -> PrefillAnswer | None:
         """The engine's answer, of any status; the report says how it came about. None if no
-        engine of the class accepts connections: nobody has anything to hand over.
+        engine of the class takes requests: nobody has anything to hand over.
 
         Raises UpstreamError if the engine does not answer, also not without a handle.
         """
@@ -74,27 +74,13 @@ class Prefill:
         return answer
 
     async def _leg(self, turn: Turn, plan: Plan, claim: Claim | None) -> PrefillAnswer | None:
-        try:
-            answer = await self._at(turn, plan, claim)
-            other = without(plan, plan.prefill) if answer.aborted else None
-            # Where nobody else can, decode computes the prompt.
-            if other is None or not turn.may_retry(Retry.PREFILL_ELSEWHERE, "it is being stopped"):
-                return answer
-        except UpstreamError as error:
-            if error.bytes_sent:
-                raise
-            other = without(plan, plan.prefill)
-            if other is None or not other.hands_over:
-                return None
-            turn.may_retry(Retry.PREFILL_ELSEWHERE, error)
-        try:
-            return await self._elsewhere(turn, other, claim)
-        except UpstreamError as error:
-            if error.bytes_sent:
-                raise
+        failure = await self._try(turn, plan, claim)
+        if isinstance(failure, PrefillAnswer):
+            return failure
+        other = without(plan, plan.prefill)
+        if other is None or not other.hands_over:
             return None
-
-    async def _elsewhere(self, turn: Turn, other: Plan, claim: Claim | None) -> PrefillAnswer:
+        turn.may_retry(Retry.PREFILL_ELSEWHERE, failure)
         report = turn.report
         report.prefill = other.prefill.engine_id
         if claim is not None and not claim.unread:
@@ -103,11 +89,19 @@ class Prefill:
             report.decision, report.reason = other.decision, other.reason
             claim = None
         with self._load.leg(other.prefill.engine_id):
-            return await self._at(turn, other, claim)
+            answer = await self._try(turn, other, claim)
+        return answer if isinstance(answer, PrefillAnswer) else None
 
-    async def _at(self, turn: Turn, plan: Plan, claim: Claim | None) -> PrefillAnswer:
-        answer = await self._pull(turn, plan, claim) if claim else None
-        return answer or await self._compute(turn, plan)
+    async def _try(self, turn: Turn, plan: Plan, claim: Claim | None) -> PrefillAnswer | object:
+        """An answer, or why the engine takes no requests: then another one may."""
+        try:
+            answer = await self._pull(turn, plan, claim) if claim else None
+            answer = answer or await self._compute(turn, plan)
+        except UpstreamError as error:
+            if error.bytes_sent:
+                raise
+            return error
+        return "it is being stopped" if answer.aborted else answer
 
     async def _claim(self, turn: Turn, plan: Plan) -> Claim | None:
         """The home's grant, or None: then the turn is a recompute, with the denial reported."""

@@ -24,8 +24,6 @@ class Outcome:
     """``status`` 0: the client has left or its router died. ``whole``: the answer came to its
     end. ``ids`` are the tokens generated, ``text`` what they say."""
 
-    trace: Trace
-    """What its router sent to engines for it."""
     status: int = 0
     whole: bool = False
     left: bool = False
@@ -38,6 +36,8 @@ class Outcome:
     """Token ids that the decode engine says it was given, if it does."""
     leaked: bool = False
     """Transfer parameters were in the answer."""
+    trace: Trace = field(default_factory=lambda: Trace(tuple))
+    """What its router sent to engines for it, where that can be seen."""
 
 
 async def ask(
@@ -46,7 +46,7 @@ async def ask(
     """Send a request; leave after ``patience`` seconds, if that is not None."""
     headers = [(b"authorization", f"Bearer {key}".encode())]
     request = Request("POST", path, "", headers, body=msgspec.json.encode(body))
-    answer, outcome = Answer(), Outcome(Trace(router.replica.known))
+    answer, outcome = Answer(), Outcome(trace=Trace(router.replica.known))
     task = router.part.spawn(_serve(router, request, answer, outcome.trace))
     task.add_done_callback(lambda _: answer.fail())
     try:

@@ -257,7 +257,9 @@ def _keeps_the_blocks(
 
 
 async def _goes_without_prefill_at_no_time(self: Prefill, turn: Any, plan: Any, claim: Any) -> Any:
-    return await self._at(turn, plan, claim)
+    return (await self._pull(turn, plan, claim) if claim else None) or (
+        await self._compute(turn, plan)
+    )
 
 
 PLANTS = (

@@ -25,7 +25,7 @@ SENTENCES = {
     "ACQUIRE_TIMEOUT": "the owner did not answer in time",
     "LEASE_TOO_SHORT": "the lease of the handle would not cover the turn",
     "AMBIGUOUS_SESSION": "several conversations have these very messages: a session id would tell",
-    "PREFILL_UNREACHABLE": "no prefill engine accepts connections: decode computes the prompt",
+    "PREFILL_UNREACHABLE": "no prefill engine takes requests: decode computes the prompt",
 }
 """Of each reason, by its name."""
 
