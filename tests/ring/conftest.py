@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 import pytest_asyncio
+
 from tests.ring.fleet import Fleet, running_fleet
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+
 from tests.ring.layout import PREFIX
 
 _TIMEOUT = aiohttp.ClientTimeout(total=5)

@@ -14,6 +14,14 @@ from typing import Any
 
 import aiohttp
 import grpc
+
+from contraflow.cli.deployment import control_plane
+from contraflow.cli.deployment.metrics import Samples, parse_samples
+from contraflow.cli.deployment.supervisor import Supervisor
+from contraflow.v1 import agent_service_pb2 as agent_pb
+from contraflow.v1 import router_service_pb2 as router_pb
+from contraflow.v1.agent_service_pb2_grpc import AgentServiceStub
+from contraflow.v1.router_service_pb2_grpc import RouterServiceStub
 from tests.ring.etcd import EtcdMember
 from tests.ring.history import Harm
 from tests.ring.layout import (
@@ -31,14 +39,6 @@ from tests.ring.layout import (
 from tests.ring.network import Network
 from tests.ring.relay import relayed
 from tests.support.wait import until_good
-
-from contraflow.cli.deployment import control_plane
-from contraflow.cli.deployment.metrics import Samples, parse_samples
-from contraflow.cli.deployment.supervisor import Supervisor
-from contraflow.v1 import agent_service_pb2 as agent_pb
-from contraflow.v1 import router_service_pb2 as router_pb
-from contraflow.v1.agent_service_pb2_grpc import AgentServiceStub
-from contraflow.v1.router_service_pb2_grpc import RouterServiceStub
 
 _START_SECONDS = 60.0
 _GRACE_SECONDS = 20.0

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from tests.ring.layout import ENGINES, SPEC
-
 from contraflow.cli.deployment import MODEL_NAME
 from contraflow.core.handle import LIVE, State
 from contraflow.verify.client import Outcome
 from contraflow.verify.reference import generate
+from tests.ring.layout import ENGINES, SPEC
 
 
 @dataclass(frozen=True)

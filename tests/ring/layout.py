@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.ring.network import Network
-
 from contraflow.cli.deployment.engine_command import EngineHandle, sim_process
 from contraflow.cli.deployment.etcd import ETCD_TIER
 from contraflow.cli.deployment.process import ProcessSpec
@@ -21,6 +19,7 @@ from contraflow.cli.deployment.services import (
 from contraflow.cli.deployment.spec import DeploymentSpec, EngineKind
 from contraflow.core.fleet import Role
 from contraflow.store.etcd_binary import find_etcd
+from tests.ring.network import Network
 
 ETCDS = ("etcd-1", "etcd-2", "etcd-3")
 DIRECTORIES = ("directory-1", "directory-2")

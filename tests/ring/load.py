@@ -13,15 +13,15 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from tests.ring.fleet import Fleet
-from tests.ring.history import History, Turn
-from tests.ring.layout import ROUTERS
-from tests.support.wait import until
 
 from contraflow.cli.deployment import MODEL_NAME
 from contraflow.router.report import parse_header
 from contraflow.sim.http.chat import chat_prompt
 from contraflow.verify.client import Outcome, take_body
+from tests.ring.fleet import Fleet
+from tests.ring.history import History, Turn
+from tests.ring.layout import ROUTERS
+from tests.support.wait import until
 
 _CONVERSATIONS = 24
 _THINK_SECONDS = 1.0

@@ -9,18 +9,17 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
+from contraflow.cli.deployment import MODEL_NAME, control_plane
+from contraflow.router.tenancy import DEFAULT_TENANT
+from contraflow.v1 import agent_service_pb2 as pb
+from contraflow.v1.agent_service_pb2_grpc import AgentServiceStub
+from contraflow.v1.router_service_pb2 import DECISION_PULL
 from tests.ring.fleet import Fleet
 from tests.ring.history import History, Turn
 from tests.ring.layout import AGENTS, ENGINES, PREFIX, ROUTERS
 from tests.ring.load import Clients, Past, begin, go_on, load
 from tests.ring.watch import watched
 from tests.support.wait import until, until_good
-
-from contraflow.cli.deployment import MODEL_NAME, control_plane
-from contraflow.router.tenancy import DEFAULT_TENANT
-from contraflow.v1 import agent_service_pb2 as pb
-from contraflow.v1.agent_service_pb2_grpc import AgentServiceStub
-from contraflow.v1.router_service_pb2 import DECISION_PULL
 
 _FEW_TURNS = 15
 _ANSWER = 120  # tokens: more than what prefill has itself, by enough for a pull

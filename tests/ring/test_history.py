@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.ring.history import Harm, History, Turn
 
 from contraflow.core.handle import State
 from contraflow.verify.client import Outcome
+from tests.ring.history import Harm, History, Turn
 
 PROMPT = list(b"said before")
 

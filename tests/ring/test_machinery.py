@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tests.ring.fleet import Fleet
 from tests.ring.phase import phase
 

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import grpc
-from tests.ring.fleet import Fleet
-from tests.ring.history import History
-from tests.ring.layout import AGENTS
 
 from contraflow.core.handle import State
 from contraflow.v1 import agent_service_pb2 as pb
 from contraflow.v1 import handle_pb2
 from contraflow.v1.agent_service_pb2_grpc import AgentServiceStub
+from tests.ring.fleet import Fleet
+from tests.ring.history import History
+from tests.ring.layout import AGENTS
 
 _AGAIN_SECONDS = 0.2
 

@@ -1,0 +1,40 @@
+"""kill -9 of each kind of part under load, and its return."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.ring.fleet import Fleet
+from tests.ring.layout import DIRECTORIES, ETCDS
+from tests.ring.phase import phase
+
+pytestmark = [
+    pytest.mark.integration, pytest.mark.slow, pytest.mark.root,
+    pytest.mark.asyncio(loop_scope="session"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "part", ["etcd-2", "directory-1", "agent-1", "router-2", "prefill-1", "decode-2"]
+)
+async def test_a_part_is_killed_and_comes_back(fleet: Fleet, part: str) -> None:
+    async with phase(fleet) as under_way:
+        await fleet.kill(part)
+        await under_way.turns_go_on()
+        await fleet.start(part)
+
+
+async def test_etcd_is_killed_as_a_whole_and_comes_back(fleet: Fleet) -> None:
+    async with phase(fleet) as under_way:
+        await fleet.kill(*ETCDS)
+        await under_way.turns_go_on()
+        await fleet.start(*ETCDS)
+
+
+async def test_both_directories_are_killed_and_come_back(fleet: Fleet) -> None:
+    """For longer than what etcd holds of the engines lives without them."""
+    async with phase(fleet) as under_way:
+        await fleet.kill(*DIRECTORIES)
+        await under_way.until_forgotten()
+        await under_way.turns_go_on()
+        await fleet.start(*DIRECTORIES)
