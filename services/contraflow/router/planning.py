@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 
 from contraflow.core.errors import NoEligibleEngine
 from contraflow.core.fleet import Engine, Role
@@ -12,6 +14,8 @@ from contraflow.runtime.fleet_replica import FleetReplica
 from contraflow.web import ApiError
 
 _RETRY_AFTER = ((b"retry-after", b"1"),)
+FIRST_VIEW_SECONDS = 3.0
+"""Longest wait of a turn for the first view of a router."""
 
 
 class Planner:
@@ -30,6 +34,14 @@ class Planner:
         self._homes = homes
         self._replies = replies
         self._load = load
+
+    async def heard(self) -> None:
+        """Returns at once, but in a router that has just started and knows nothing yet: there
+        with its first view, or when that is long in coming."""
+        if not self._replica.synced.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_VIEW_SECONDS):
+                    await self._replica.synced.wait()
 
     def plan(self, request: TurnRequest) -> Plan:
         """Raises NoEligibleEngine."""

@@ -85,6 +85,7 @@ class Turns:
     ) -> None:
         """Answer a completion request. Raises ApiError where there is no answer to pass on."""
         started = self._clock.now()
+        await self._planner.heard()
         turn = self._identify(request, started)
         report = turn.report
         self._metrics.in_flight.inc()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -149,6 +150,21 @@ def test_who_is_told_what_when_nothing_can_be_planned() -> None:
             planner.plan_for_client(TurnRequest(model))
         assert caught.value.status == status
     assert planner.default_model() == "m-d"
+
+
+async def test_a_turn_waits_for_the_first_view_of_a_router_but_not_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replica = FleetReplica(ManualClock())
+    planner = Planner(replica, Homes(1), Replies(1), Load(), Policy())
+    turn = asyncio.create_task(planner.heard())
+    await asyncio.sleep(0)
+    assert not turn.done()
+    replica.synced.set()
+    await turn
+    replica.synced.clear()
+    monkeypatch.setattr("contraflow.router.planning.FIRST_VIEW_SECONDS", 0.0)
+    await planner.heard()
 
 
 @pytest.mark.parametrize("decision", Decision)
