@@ -12,8 +12,9 @@ from typing import Any, NoReturn
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
-from contraflow.core.errors import ContraflowError, Internal
+from contraflow.core.errors import ContraflowError, Internal, InvalidArgument
 from contraflow.runtime.grpc_errors import DETAILS_KEY, STATUS_CODES, CallFailed, to_status
 
 log = structlog.get_logger()
@@ -44,16 +45,18 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         kind = _kind(handler)
         behaviour = getattr(handler, kind)
         wrapped = self._wrap(behaviour, str(handler_call_details.method))
+        if wrapped is behaviour:
+            return handler
         make = getattr(grpc, f"{kind}_rpc_method_handler")
         rewrapped: grpc.RpcMethodHandler[Any, Any] = make(
-            wrapped, handler.request_deserializer, handler.response_serializer
+            wrapped, _reader(handler.request_deserializer), handler.response_serializer
         )
         return rewrapped
 
     def _wrap(self, behaviour: Handler, method: str) -> Handler:
         async def respond(request: Any, context: Context) -> Any:
             try:
-                return await behaviour(request, context)
+                return await behaviour(_checked(request), context)
             except grpc.aio.AbortError:
                 raise
             except Exception as error:
@@ -62,7 +65,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
             try:
                 # Closed here and now when the caller leaves, not by the garbage collector.
-                async with aclosing(behaviour(request, context)) as responses:
+                async with aclosing(behaviour(_checked(request), context)) as responses:
                     async for response in responses:
                         yield response
             except grpc.aio.AbortError:
@@ -89,6 +92,36 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         except grpc.aio.InternalError:
             log.info("caller_left", method=method, reason=error.reason, error=status.message)
             raise asyncio.CancelledError from None
+
+
+class _Unreadable:
+    """In place of a request that is no message: gRPC itself would answer UNKNOWN, and log a
+    stack for what is the caller's mistake."""
+
+
+def _reader(deserialize: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
+    if deserialize is None:
+        return None
+
+    def read(data: bytes) -> Any:
+        try:
+            return deserialize(data)
+        except DecodeError:
+            return _Unreadable()
+
+    return read
+
+
+def _checked(request: Any) -> Any:
+    """A request, or the stream of them, that raises InvalidArgument where it is no message."""
+    if isinstance(request, _Unreadable):
+        raise InvalidArgument("the request is not a message that this method takes")
+    return _each_checked(request) if isinstance(request, AsyncIterator) else request
+
+
+async def _each_checked(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield _checked(request)
 
 
 def without_trace(record: logging.LogRecord) -> bool:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
 
-from contraflow.core.errors import ContraflowError, Internal, NotFound, RevisionCompacted
+from contraflow.core.errors import (
+    ContraflowError,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    RevisionCompacted,
+)
 from contraflow.runtime.address import Address
 from contraflow.runtime.config import ConfigError, PortInUse
 from contraflow.runtime.grpc_errors import CallFailed, Unreachable, domain_errors
@@ -66,14 +72,19 @@ async def servicer() -> Servicer:
 
 
 @pytest.fixture
-async def stub(servicer: Servicer) -> AsyncIterator[DirectoryServiceAsyncStub]:
+async def address(servicer: Servicer) -> AsyncIterator[Address]:
     server = GrpcServer("directory", Limits(max_message_bytes=64 * 1024))
     server.add(add_DirectoryServiceServicer_to_server, servicer, SERVICE)
     address = server.listen(ANY)
     await server.start()
+    yield address
+    await server.stop(0)
+
+
+@pytest.fixture
+async def stub(address: Address) -> AsyncIterator[DirectoryServiceAsyncStub]:
     async with grpc.aio.insecure_channel(str(address)) as channel:
         yield DirectoryServiceStub(channel)
-    await server.stop(0)
 
 
 async def failure(stub: DirectoryServiceAsyncStub, engine_id: str) -> ContraflowError:
@@ -151,3 +162,12 @@ async def test_addresses_that_can_not_be_bound() -> None:
         other.listen(Address(unix_path="/nowhere/s"))
     await server.stop(0)
     await other.stop(0)
+
+
+@pytest.mark.parametrize("method", ["GetEngine", "Watch"])
+async def test_what_is_no_message_is_an_invalid_argument(address: Address, method: str) -> None:
+    async with grpc.aio.insecure_channel(str(address)) as channel:
+        call: Any = channel.unary_stream if method == "Watch" else channel.unary_unary
+        answer = call(f"/{SERVICE}/{method}")(b"\xff")
+        with pytest.raises(InvalidArgument), domain_errors():
+            await (answer.read() if method == "Watch" else answer)
