@@ -17,6 +17,7 @@ from contraflow.core.transfer_params import (
     REMOTE_KEYS,
     Params,
     has_remote_blocks,
+    remote_blocks,
     without_private,
 )
 from contraflow.v1 import handle_pb2
@@ -31,7 +32,6 @@ from contraflow_connector.reads import (
     cut_blocks,
     judge_backward,
     judge_forward,
-    remote_blocks,
 )
 from contraflow_connector.retained import Retained
 
@@ -175,13 +175,13 @@ class Decisions(ABC):
         chain = self._chain(request)
         if chain is None or (not read.forward and not self._may_pull()):
             return Verdict(0, Outcome.DECLINED_UNSUPPORTED)
-        prompt = request.prompt_token_ids
-        if not read.forward:
-            if not has_remote_blocks(params):
-                return Verdict(0, Outcome.DECLINED_UNSUPPORTED)  # vLLM would take a null host
-            return judge_backward(read, chain, prompt, read.local_tokens, trimmable=self._trimmable)
+        if not has_remote_blocks(params):
+            return Verdict(0, Outcome.DECLINED_UNSUPPORTED)  # vLLM would take any host
         if Hold.of(params) is None:
             return Verdict(0, Outcome.DECLINED_UNSUPPORTED)  # it might be freed while we read
+        prompt = request.prompt_token_ids
+        if not read.forward:
+            return judge_backward(read, chain, prompt, read.local_tokens, trimmable=self._trimmable)
         ours = params.get(OURS)
         tip = Tip.from_json(ours.get("tip")) if isinstance(ours, dict) else None
         wanted = self._get_remote_prefill_token_count(len(prompt))
@@ -200,7 +200,7 @@ class Decisions(ABC):
             read.started = self._retained.clock()
             if (hold := Hold.of(params)) is not None:
                 self._holds[request.request_id] = hold
-        elif not read.forward:
+        elif not read.forward or not has_remote_blocks(params):
             # Without these keys vLLM finds nothing to read and nobody to notify.
             for key in REMOTE_KEYS:
                 params.pop(key, None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import TypeGuard, cast
 
 from contraflow.core.transfer_params import HOLD_EXTENSION, HOLD_UNTIL, Params
 
@@ -18,6 +18,8 @@ _CLOCK_MARGIN = 0.5
 """Seconds by which the clocks of reader and owner may be off."""
 _MOST_OF_THE_WAY = 0.25
 """Share of the extension that a heartbeat may be on its way, and still find its lease alive."""
+_MOST_SECONDS = 1e12
+"""No clock shows more."""
 _LEAST_APART = 0.25
 """Seconds; more heartbeats than that make nothing longer."""
 
@@ -85,4 +87,5 @@ def ends_late(owner_now: float, hold_until: float) -> bool:
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    # JSON as engines read it has NaN, which no instant is later than, and integers without end.
+    return type(value) in (int, float) and abs(cast("float", value)) < _MOST_SECONDS

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from contraflow.core.chain import Chain
 from contraflow.core.instructions import Instructions, Pull, Tip
@@ -133,18 +132,6 @@ def cut_blocks(groups: Sequence[Sequence[int]], tokens: int, block_size: int) ->
 def blocks_for(tokens: int, block_size: int) -> int:
     """Blocks that ``tokens`` fill, the last one perhaps in part."""
     return -(-tokens // block_size)
-
-
-def remote_blocks(params: dict[str, Any]) -> Sequence[Sequence[int]]:
-    """``remote_block_ids`` if it has the shape of one list of ids per group, else nothing."""
-    value = params.get("remote_block_ids")
-    if isinstance(value, list | tuple) and all(_are_ids(group) for group in value):
-        return value
-    return ()
-
-
-def _are_ids(group: object) -> bool:
-    return isinstance(group, list | tuple) and all(type(i) is int and i >= 0 for i in group)
 
 
 def _holds(

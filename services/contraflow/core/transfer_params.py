@@ -6,7 +6,7 @@ connector, versions 0.32 and 0.33.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Params = dict[str, Any]
@@ -29,6 +29,20 @@ REMOTE_KEYS = (
     "remote_port",
 )
 """Without any one of these a connector does not pull."""
+
+
+def are_nested_too_deeply(params: Mapping[str, Any]) -> bool:
+    """True for what some parser or writer on the way may give up on; no engine's are."""
+    level: list[Any] = [params]
+    for _ in range(_MOST_LEVELS):
+        below = (one.values() if isinstance(one, Mapping) else one for one in level)
+        level = [one for some in below for one in some if isinstance(one, Mapping | list | tuple)]
+        if not level:
+            return False
+    return True
+
+
+_MOST_LEVELS = 64
 
 
 def without_private(params: Mapping[str, Any]) -> Params:
@@ -64,5 +78,37 @@ def for_plain_decode() -> Params:
 
 
 def has_remote_blocks(params: Mapping[str, Any]) -> bool:
-    """True if a connector would find something to pull in ``params``."""
-    return all(params.get(key) is not None for key in REMOTE_KEYS)
+    """True if a connector would find something to pull in ``params``.
+
+    All that vLLM looks up, dials or counts with must be of its type: it checks none of it, and
+    what is not would end the engine that is to read.
+    """
+    port = params.get("remote_port")
+    return (
+        all(isinstance(params.get(key), str) for key in _TEXTS)
+        and (type(port) is int and 0 < port < 2**16)
+        and all(_is_positive(params.get(key, 1)) for key in _SIZES)
+        and any(remote_blocks(params))
+    )
+
+
+def remote_blocks(params: Mapping[str, Any]) -> Sequence[Sequence[int]]:
+    """``remote_block_ids`` if it has the shape of one list of ids per group, else nothing."""
+    value = params.get("remote_block_ids")
+    if isinstance(value, list | tuple) and all(_are_ids(group) for group in value):
+        return value
+    return ()
+
+
+_TEXTS = ("remote_engine_id", "remote_request_id", "remote_host")
+_SIZES = ("tp_size", "dcp_size", "pp_size")
+
+
+def _is_positive(value: object) -> bool:
+    return type(value) is int and value > 0
+
+
+def _are_ids(group: object) -> bool:
+    return isinstance(group, list | tuple) and all(
+        type(block) is int and 0 <= block < 2**32 for block in group
+    )

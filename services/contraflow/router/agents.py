@@ -178,7 +178,7 @@ class Agents:
 
 
 def _claim(wanted: Wanted, response: pb.AcquireHandleResponse) -> Claim:
-    """Raises ValueError if a parameter is not JSON."""
+    """Raises ValueError if the parameters can not be read."""
     return Claim(
         claim_id=wanted.claim_id,
         engine_id=wanted.engine_id,

@@ -9,7 +9,7 @@ from typing import Any
 
 from contraflow.core.chain import Context
 from contraflow.core.handle import State
-from contraflow.core.transfer_params import Params, has_remote_blocks
+from contraflow.core.transfer_params import Params, has_remote_blocks, remote_blocks
 from contraflow.sim.api import SimCounters
 from contraflow.sim.fabric import FabricError
 from contraflow.sim.options import SimOptions
@@ -17,7 +17,7 @@ from contraflow.sim.pool import Block, Pool
 from contraflow.sim.sequence import Sequence as Seq
 from contraflow_connector.decisions import AgentLink, Decisions
 from contraflow_connector.holds import Hold, Lease
-from contraflow_connector.reads import blocks_for, remote_blocks
+from contraflow_connector.reads import blocks_for
 from contraflow_connector.retained import Retained
 
 log = logging.getLogger(__name__)

@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from contraflow.core.transfer_params import are_nested_too_deeply
+
 Fields = dict[str, Raw]
 
 _decoder = msgspec.json.Decoder(Fields)
@@ -61,14 +63,15 @@ def remove_key(data: bytes, key: str) -> tuple[bytes, bytes | None]:
 
 
 def transfer_dict(raw: bytes | None) -> dict[str, Any] | None:
-    """Transfer parameters as a dict; None if they are absent, null or no object."""
+    """Transfer parameters as a dict; None if they are absent, null, no object, or nested too
+    deeply to be passed on."""
     if raw is None:
         return None
     try:
         value = value_of(raw)
     except (msgspec.DecodeError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
+    return value if isinstance(value, dict) and not are_nested_too_deeply(value) else None
 
 
 def take_transfer_params(data: bytes) -> tuple[bytes, dict[str, Any] | None]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from contraflow.core.transfer_params import Params, without_private
+from contraflow.core.transfer_params import Params, are_nested_too_deeply, without_private
 from contraflow.v1 import transfer_params_pb2 as pb
 
 _TYPED: dict[str, tuple[type, int | None]] = {
@@ -42,8 +42,14 @@ def params_to_proto(params: Mapping[str, Any]) -> pb.TransferParams:
 
 
 def params_from_proto(message: pb.TransferParams) -> Params:
-    """The JSON object that ``params_to_proto`` was given."""
-    params: Params = {key: json.loads(text) for key, text in message.extra_json.items()}
+    """The JSON object that ``params_to_proto`` was given. Raises ValueError if something in it
+    is no JSON, or nested too deeply to be passed on."""
+    try:
+        params: Params = {key: json.loads(text) for key, text in message.extra_json.items()}
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if are_nested_too_deeply(params):
+        raise ValueError("nested too deeply")
     if message.has_remote_block_ids:
         params[_BLOCKS] = [list(group.block_ids) for group in message.remote_block_ids]
     for key in _TYPED:

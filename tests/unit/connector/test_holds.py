@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import hypothesis.strategies as st
@@ -105,3 +106,10 @@ def test_an_owner_says_it_in_its_parameters() -> None:
 )
 def test_what_makes_no_sense_is_no_hold(params: dict[str, Any]) -> None:
     assert Hold.of(params) is None
+
+
+@pytest.mark.parametrize("value", [None, "1", True, math.nan, math.inf, -math.inf, 1e300, 10**400])
+def test_what_no_clock_can_show_is_no_hold(value: object) -> None:
+    assert Hold.of({HOLD_UNTIL: value}) is None
+    assert Hold.of({HOLD_UNTIL: 5.0, HOLD_EXTENSION: value}) is None
+    assert Hold.of({HOLD_UNTIL: 5, HOLD_EXTENSION: 1}) == Hold(5.0, 1.0)

@@ -9,6 +9,7 @@ import pytest
 
 from contraflow.core.chain import Chain, Context, Proof
 from contraflow.core.instructions import Instructions, Pull, Tip
+from contraflow.core.transfer_params import remote_blocks
 from contraflow_connector.reads import (
     Outcome,
     Read,
@@ -17,7 +18,6 @@ from contraflow_connector.reads import (
     cut_blocks,
     judge_backward,
     judge_forward,
-    remote_blocks,
 )
 
 SIZE = 16

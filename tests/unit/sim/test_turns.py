@@ -93,7 +93,8 @@ async def test_a_read_of_blocks_that_were_reused_gives_wrong_tokens() -> None:
         pair.clock.advance(70.0)  # the hold is over, and the reader does not look
         await pair.nothing_is_held(pair.decode)
         await filled(pair)
-        del params["remote_blocks_expiry_time"], params[HOLD_UNTIL]
+        del params["remote_blocks_expiry_time"]
+        params[HOLD_UNTIL] += 1000.0
         answer = await pair.prefilled(history, params)
         assert answer.pull["outcome"] == "PULLED"
         assert answer.tokens != await expected(history, 1)

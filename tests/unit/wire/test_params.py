@@ -86,3 +86,10 @@ def test_tuples_become_lists_as_in_json() -> None:
 
 def test_scenario_13_private_keys_stay_with_the_engine() -> None:
     assert carried({"_remote_blocks_processed": True, "_": 1, "tp_size": 8}) == {"tp_size": 8}
+
+
+@pytest.mark.parametrize("depth", [100, 900, 5000])
+def test_what_is_nested_too_deeply_is_refused(depth: int) -> None:
+    nested = pb.TransferParams(extra_json={"x": "[" * depth + "]" * depth})
+    with pytest.raises(ValueError, match="nested too deeply"):
+        params_from_proto(nested)
