@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET
 
 from contraflow.core.plan import Continuation, TurnRequest
 from contraflow.core.session import cache_salt, message_chain, message_key, session_key
 from contraflow.router.affinity import Produced
 from contraflow.router.messages import Message, canonical, kind_of, messages_of, reply_digest
-from contraflow.web import BodyError, find_header, get_str, remove_key
+from contraflow.web import BodyError, find_header, get_str
+from contraflow.web.body import XARGS, xargs_without
 from contraflow.web.headers import Headers
 from contraflow.web.json_splice import Fields
 
 SESSION_HEADER = b"x-session-id"
-_XARGS = "vllm_xargs"
 _MAX_DIGESTS = 16
 _MAX_MESSAGES = 10_000
 """More are no conversation, and to digest them would hold up all other turns."""
@@ -104,17 +104,16 @@ def _is_reply(message: Message) -> bool:
 
 
 def engine_overrides(identity: Identity, fields: Fields) -> dict[str, Any]:
-    """What both legs send in place of the client's session ids and salt."""
+    """What both legs send in place of the client's session ids and salt. Raises BodyError."""
     overrides: dict[str, Any] = {
         "session_id": identity.session_key or UNSET,
         "conversation_id": UNSET,
         "prompt_cache_key": UNSET,
         "cache_salt": identity.cache_salt,
     }
-    if _XARGS in fields:
+    if XARGS in fields:
         # vLLM takes a session id from there too, if it finds none elsewhere.
-        cleaned, _ = remove_key(bytes(fields[_XARGS]), "session_id")
-        overrides[_XARGS] = Raw(cleaned)
+        overrides[XARGS] = xargs_without(fields[XARGS], "session_id")
     return overrides
 
 

@@ -14,7 +14,6 @@ from contraflow.web.json_splice import (
     Fields,
     as_raw,
     join_object,
-    remove_key,
     split_object,
     value_of,
 )
@@ -32,7 +31,7 @@ PREFILL_DROPS = frozenset({"max_completion_tokens", "min_tokens", "stream_option
 """What the prefill leg's body changes. Everything that shapes the prompt (messages, tools,
 tool_choice, chat_template_kwargs, ...) must reach both engines alike, or the token proof fails."""
 
-_XARGS = "vllm_xargs"
+XARGS = "vllm_xargs"
 
 
 class BodyError(ApiError):
@@ -76,15 +75,26 @@ def _strip(fields: Fields) -> bool:
     found = False
     for key in CLIENT_NEVER_SENDS:
         found |= fields.pop(key, None) is not None
-    xargs = fields.get(_XARGS)
+    xargs = fields.get(XARGS)
     if xargs is not None:
-        cleaned = original = bytes(xargs)
-        for key in CLIENT_NEVER_SENDS:
-            cleaned, _ = remove_key(cleaned, key)
-        if cleaned is not original:
-            fields[_XARGS] = Raw(cleaned)
-            found = True
+        fields[XARGS] = xargs_without(xargs, *CLIENT_NEVER_SENDS)
+        found |= fields[XARGS] is not xargs
     return found
+
+
+def xargs_without(xargs: Raw, *keys: str) -> Raw:
+    """`vllm_xargs` without some keys; itself, if it has none of them or is no object.
+
+    Raises BodyError where that can not be told: an engine might read what we can not.
+    """
+    try:
+        members = split_object(xargs)
+    except msgspec.ValidationError:
+        return xargs
+    except (msgspec.DecodeError, RecursionError):
+        raise BodyError(f"`{XARGS}` can not be read.", param=XARGS) from None
+    kept = {key: raw for key, raw in members.items() if key not in keys}
+    return xargs if len(kept) == len(members) else Raw(join_object(kept))
 
 
 def get_str(fields: Fields, name: str) -> str | None:

@@ -71,6 +71,20 @@ def test_transfer_parameters_inside_vllm_xargs_are_removed() -> None:
     assert bytes(body.fields["vllm_xargs"]) == b'{"x":1}'
 
 
+def test_nothing_is_nested_so_deep_that_it_hides_transfer_parameters() -> None:
+    # Where reading just succeeds for the body, it may fail for what is inside, or later.
+    refused = 0
+    for depth in range(800, 1000):
+        hidden = b'{"kv_transfer_params": 1, "x": %b}' % (b"[" * depth + b"]" * depth)
+        try:
+            body = parse_body(b'{"vllm_xargs": %b}' % hidden)
+        except BodyError:
+            refused += 1
+        else:
+            assert b"kv_transfer_params" not in bytes(body.fields["vllm_xargs"])
+    assert 0 < refused < 200
+
+
 def test_harmless_bodies_are_not_called_stripped() -> None:
     body = parse_body(b'{"vllm_xargs": {"x": 1}, "messages": ["kv_transfer_params"]}')
     assert not body.stripped
