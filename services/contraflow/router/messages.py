@@ -66,7 +66,8 @@ _NOTHING: tuple[object, ...] = (None, "", [])
 
 
 def reply_digest(message: Message) -> str:
-    """Digest of what a client sends back of a reply: its text and its tool calls.
+    """Digest of what a client sends back of a reply: its text and its tool calls; empty for
+    arguments that are nested too deeply to be compared.
 
     Takes an assistant message of either API.
     """
@@ -84,8 +85,12 @@ def reply_digest(message: Message) -> str:
 
 def digest_of(text_digest: bytes, calls: Iterable[tuple[Any, Any, Any]]) -> str:
     """As ``reply_digest``, from the SHA-256 of the text and the calls: id, name, arguments."""
-    plain = [(call_id, name, _plain(_arguments(given))) for call_id, name, given in calls]
-    return hashlib.sha256(text_digest + _encoder.encode(plain)).hexdigest()[:32]
+    try:
+        plain = [(call_id, name, _plain(_arguments(given))) for call_id, name, given in calls]
+        encoded = _encoder.encode(plain)
+    except RecursionError:
+        return ""
+    return hashlib.sha256(text_digest + encoded).hexdigest()[:32]
 
 
 def _chat_calls(message: Message) -> list[tuple[Any, Any, Any]]:

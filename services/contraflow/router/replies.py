@@ -98,6 +98,7 @@ class ReplyReader:
             return
         message = whole.choices[0].message if whole.choices else {"content": whole.content}
         self._whole = reply_digest(message)
+        self._lost = not self._whole
 
     def feed(self, events: bytes) -> None:
         """Take complete events of a stream."""

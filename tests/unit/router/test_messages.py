@@ -124,6 +124,16 @@ def test_other_replies(calls: Any) -> None:
     assert reply_digest({**CALLING, "tool_calls": calls}) != reply_digest(CALLING)
 
 
+@pytest.mark.parametrize("depth", range(100, 1100, 100))
+def test_arguments_of_any_depth_have_a_digest_or_none(depth: int) -> None:
+    nested = "[" * depth + "]" * depth
+    written = {**CALLING, "tool_calls": [called(nested)]}
+    reader = ReplyReader()
+    reader.read(json.dumps({"choices": [{"message": written}]}).encode())
+    assert reader.digest == reply_digest(written)
+    assert reader.digest or depth > 300
+
+
 def chat_events(*deltas: Json) -> list[bytes]:
     chunks = [{"id": "c", "choices": [{"index": 0, "delta": delta}]} for delta in deltas]
     usage = {"choices": [], "usage": {"prompt_tokens": 3}}
