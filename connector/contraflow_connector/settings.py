@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
-from urllib.parse import urlsplit
 
-from contraflow.core.fleet import Role
+from contraflow.core.fleet import Role, is_endpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ def parse(value: object, kv_role: str) -> Settings:
     settings = Settings(role=role, **texts)
     if settings.agent and not settings.endpoint:
         raise ValueError("kv_connector_extra_config.contraflow.endpoint is needed with an agent")
-    if settings.endpoint and not _is_base_url(settings.endpoint):
+    if settings.endpoint and not is_endpoint(settings.endpoint):
         raise ValueError(
             f"kv_connector_extra_config.contraflow.endpoint is {settings.endpoint!r}; it must be "
             "http://host:port, where routers reach this engine's OpenAI server, and nothing else"
@@ -63,15 +62,3 @@ def parse(value: object, kv_role: str) -> Settings:
             "target, such as unix:/run/contraflow/engines.sock or 10.0.0.5:7200"
         )
     return settings
-
-
-def _is_base_url(text: str) -> bool:
-    """Whether routers take it."""
-    try:
-        url = urlsplit(text)
-        port = url.port
-    except ValueError:
-        return False
-    more = url.path not in ("", "/") or url.query or url.fragment or "@" in url.netloc
-    odd = not text.isprintable() or " " in text or "%" in text
-    return url.scheme == "http" and bool(url.hostname) and port != 0 and not more and not odd

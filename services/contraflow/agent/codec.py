@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 from contraflow.agent.mirror import MirroredHandle
 from contraflow.core.errors import ContraflowError, Internal, InvalidArgument
-from contraflow.core.fleet import Engine
+from contraflow.core.fleet import Engine, is_endpoint
 from contraflow.core.handle import ClaimRequest
 from contraflow.core.session import is_session_key
 from contraflow.v1 import agent_service_pb2 as agent_pb
@@ -52,9 +51,9 @@ def introduction(message: link_pb.AttachRequest | None, now: float) -> Introduct
     if "/" in engine.engine_id:
         raise InvalidArgument("an engine id has no slash", field="hello.engine.engine_id")
     require_id(engine.boot_nonce, "hello.engine.boot_nonce")
-    if not _is_base_url(engine.endpoint):
+    if not is_endpoint(engine.endpoint):
         raise InvalidArgument(
-            "the endpoint must be an HTTP base URL", field="hello.engine.endpoint"
+            "the endpoint must be http://host:port", field="hello.engine.endpoint"
         )
     return Introduction(engine, _handles(hello.handles, engine.engine_id, now))
 
@@ -212,14 +211,6 @@ def _handles(
 ) -> list[MirroredHandle]:
     handles = (handle_from_proto(message, now) for message in messages)
     return [handle for handle in handles if handle and handle.engine_id == engine_id]
-
-
-def _is_base_url(text: str) -> bool:
-    try:
-        url = urlsplit(text)
-        return url.scheme in ("http", "https") and bool(url.hostname) and (url.port or 1) > 0
-    except ValueError:
-        return False
 
 
 MAX_DIGESTS = 16

@@ -5,6 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from urllib.parse import urlsplit
+
+
+def is_endpoint(text: str) -> bool:
+    """True for ``http://host[:port]`` and nothing else: where a router can reach an engine."""
+    try:
+        url = urlsplit(text)
+        port = url.port
+    except ValueError:
+        return False
+    more = url.path not in ("", "/") or url.query or url.fragment or "@" in url.netloc
+    odd = not text.isascii() or not text.isprintable() or " " in text or "%" in text
+    if ":" in (url.hostname or "") and not url.netloc.startswith("["):
+        return False
+    return url.scheme == "http" and bool(url.hostname) and port != 0 and not more and not odd
 
 
 class Role(StrEnum):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contraflow.core.errors import InvalidArgument
-from contraflow.core.fleet import Engine, Session
+from contraflow.core.fleet import Engine, Session, is_endpoint
 from contraflow.core.session import is_session_key
 
 _MAX_TEXT = 512
@@ -14,8 +14,8 @@ def require_engine(engine: Engine) -> None:
     _require_id(engine.engine_id, "engine.engine_id")
     _require_text(engine.boot_nonce, "engine.boot_nonce")
     _require_text(engine.agent_address, "engine.agent_address")
-    if not engine.endpoint.startswith(("http://", "https://")):
-        raise InvalidArgument("an endpoint is an http(s) URL", field="engine.endpoint")
+    if not is_endpoint(engine.endpoint):
+        raise InvalidArgument("an endpoint is http://host:port", field="engine.endpoint")
     if engine.block_size == 0:
         raise InvalidArgument("a block has at least one token", field="engine.block_size")
 
