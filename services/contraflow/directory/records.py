@@ -10,7 +10,7 @@ from contraflow.directory.view import Event, Removal
 from contraflow.runtime.clock import Clock
 from contraflow.storage.v1.records_pb2 import EngineRecord, SessionRecord
 from contraflow.store.port import Change, Item
-from contraflow.wire.convert import engine_from_proto, engine_to_proto
+from contraflow.wire.convert import LONGEST_SECONDS, engine_from_proto, engine_to_proto
 
 log = structlog.get_logger()
 
@@ -49,8 +49,8 @@ class Records:
             num_tokens=session.num_tokens,
             message_digest=session.message_digest,
             branches=session.branches,
-            expires_unix_ms=wall_ms + round((session.expires_at - now) * 1000),
-            retained_unix_ms=wall_ms + round((session.retained_at - now) * 1000),
+            expires_unix_ms=_unix_ms(wall_ms, session.expires_at - now),
+            retained_unix_ms=_unix_ms(wall_ms, session.retained_at - now),
         ).SerializeToString()
 
     def registered(self, item: Item) -> tuple[str, int]:
@@ -113,3 +113,8 @@ class Records:
             expires_at=now + (record.expires_unix_ms - wall_ms) / 1000,
             retained_at=now + (record.retained_unix_ms - wall_ms) / 1000,
         )
+
+
+def _unix_ms(wall_ms: int, seconds: float) -> int:
+    """That many seconds from ``wall_ms``, which may be more than a record can hold."""
+    return wall_ms + round(min(max(seconds, -LONGEST_SECONDS), LONGEST_SECONDS) * 1000)

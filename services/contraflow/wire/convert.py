@@ -13,7 +13,8 @@ _ROLES = {
     Role.PREFILL: engine_pb2.ENGINE_ROLE_PREFILL,
     Role.DECODE: engine_pb2.ENGINE_ROLE_DECODE,
 }
-_LONGEST_SECONDS = 315_576_000_000.0
+LONGEST_SECONDS = 315_576_000_000.0
+"""What a Duration may hold."""
 _ROLES_BACK = {number: role for role, number in _ROLES.items()}
 _ENGINE_FIELDS = (
     "engine_id", "boot_nonce", "endpoint", "agent_address", "dp_rank", "model", "block_size",
@@ -25,7 +26,7 @@ _ENGINE_FIELDS = (
 def duration(seconds: float) -> Duration:
     """A Duration; negative spans become zero, since a lease can not be less than over, and
     longer ones than a Duration may hold the longest."""
-    nanos = round(min(max(0.0, seconds), _LONGEST_SECONDS) * 1e9)
+    nanos = round(min(max(0.0, seconds), LONGEST_SECONDS) * 1e9)
     return Duration(seconds=nanos // 10**9, nanos=nanos % 10**9)
 
 

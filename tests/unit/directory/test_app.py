@@ -290,3 +290,16 @@ async def test_records_of_no_meaning_are_skipped(world: World) -> None:
     await world.settle()
     assert set(world.view.engines) == {"e1"}
     assert not world.view.sessions
+
+
+@pytest.mark.parametrize("seconds", [1e300, 9.3e18])
+async def test_a_session_without_end_or_beginning_is_published(
+    world: World, seconds: float
+) -> None:
+    registration, _ = await world.directory.register(engine(), None)
+    now = world.clock.now()
+    session = Session(KEY, "e1", "a:1", "e1/1", 16, now + seconds, now - seconds)
+    [outcome], _ = await world.directory.publish(registration, [session])
+    assert outcome is None
+    await world.settle()
+    assert world.directory.get_session(KEY).handle_id == "e1/1"
