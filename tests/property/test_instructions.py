@@ -110,3 +110,11 @@ def test_one_spoiled_key_does_not_spoil_the_others(
 def test_a_spoiled_proof_is_none_or_well_formed(proof: Proof, key: str, value: object) -> None:
     read = proof_from_json({**proof_to_json(proof), key: value})
     assert read is None or read.is_well_formed()
+
+
+def test_a_report_with_a_name_of_any_length_is_none() -> None:
+    report = Pull("x" * 512, "d" * 512)
+    assert Pull.from_json(report.to_json()) == report
+    assert Pull.from_json({**report.to_json(), "outcome": "x" * 513}) is None
+    told = Pull.from_json({**report.to_json(), "remote_engine_id": "d" * 513})
+    assert told == Pull("x" * 512)

@@ -145,10 +145,10 @@ class Pull:
     @classmethod
     def from_json(cls, value: object) -> Pull | None:
         """The report, or None if there is none that can be read."""
-        if not isinstance(value, Mapping) or not isinstance(value.get("outcome"), str):
+        if not isinstance(value, Mapping) or not _is_name(value.get("outcome")):
             return None
         return cls(
-            **{name: value[name] for name in _PULL_TEXTS if isinstance(value.get(name), str)},
+            **{name: value[name] for name in _PULL_TEXTS if _is_name(value.get(name))},
             **{name: value[name] for name in _PULL_COUNTS if _is_count(value.get(name))},
             **{name: value[name] for name in _PULL_SECONDS if _is_span(value.get(name))},
         )
@@ -159,6 +159,11 @@ _PULL_SECONDS = ("transfer_seconds", "wall_seconds")
 _PULL_COUNTS = tuple(
     field.name for field in fields(Pull) if field.name not in _PULL_TEXTS + _PULL_SECONDS
 )
+
+
+def _is_name(value: object) -> bool:
+    # It goes into a header, a metric and the log: as long as an engine id, and no longer.
+    return isinstance(value, str) and len(value) <= 512
 
 
 def _is_count(value: object) -> bool:
