@@ -1,0 +1,80 @@
+"""Calls of RouterService with generated messages: typed refusals, and nothing is left."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import grpc
+import pytest
+from google.protobuf.descriptor import MethodDescriptor
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contraflow.router.servicer import SERVICE
+from contraflow.runtime.address import Address
+from contraflow.runtime.grpc_server import GrpcServer, Limits
+from contraflow.v1 import router_service_pb2 as pb
+from contraflow.v1.router_service_pb2_grpc import add_RouterServiceServicer_to_server
+from tests.fuzz.bodies import BODIES, keys
+from tests.fuzz.calls import called, calls
+from tests.fuzz.front_door import FrontDoor, front_door
+from tests.fuzz.json_texts import changed, odd
+from tests.fuzz.stage import Stage, staged
+
+bodies = st.sampled_from(list(BODIES.values())).flatmap(lambda body: changed(body, keys))
+extra = changed({"temperature": 0, "stream_options": {"include_usage": False}}, keys)
+json_texts = (bodies | extra | odd).filter(str.isprintable)
+VALUES = {
+    "json": json_texts,
+    "openai_json": json_texts,
+    "extra_json": st.just("") | json_texts,
+    "path": st.sampled_from(["", *BODIES]),
+    "model": st.sampled_from(["", "tiny"]),
+    "role": st.sampled_from(["user", "assistant"]),
+    "tenant": st.sampled_from(["default"]),
+    "session_id": st.sampled_from(["conversation-1"]),
+    "extra": st.just(""),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RouterWorld:
+    door: FrontDoor
+    channel: grpc.aio.Channel
+
+
+@asynccontextmanager
+async def router_service() -> AsyncIterator[RouterWorld]:
+    server = GrpcServer("router", Limits())
+    async with front_door() as door:
+        server.add(add_RouterServiceServicer_to_server, door.world.app.servicer, SERVICE)
+        address = server.listen(Address("127.0.0.1", 0))
+        await server.start()
+        async with grpc.aio.insecure_channel(str(address)) as channel:
+            yield RouterWorld(door, channel)
+        await server.stop(0)
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage[RouterWorld]]:
+    yield from staged(router_service())
+
+
+@given(calls(pb.DESCRIPTOR.services_by_name["RouterService"], VALUES))
+def test_any_call_is_answered_or_refused_with_a_reason(
+    stage: Stage[RouterWorld], call: tuple[MethodDescriptor, bytes]
+) -> None:
+    here = stage.world
+
+    async def example() -> None:
+        here.door.reset()
+        await called(here.channel, *call)
+        await here.door.nothing_left()
+
+    stage.run(example())
+
+
+def test_a_plain_turn_goes_well_after_all_that(stage: Stage[RouterWorld]) -> None:
+    stage.run(stage.world.door.still_serves())
