@@ -57,6 +57,8 @@ class Clients:
         self.under_way: set[Turn] = set()
         self.good = 0
         """Turns that have ended well."""
+        self.pulled = 0
+        """Those of them with a pull."""
 
     async def turn(self, past: Past, router: str, tokens: int, *, stream: bool = False) -> Turn:
         """Hold one; through the other router if this one refuses connections."""
@@ -76,6 +78,7 @@ class Clients:
         self.history.turns.append(turn)
         if turn.good:
             self.good += 1
+            self.pulled += turn.pulled
             past.turns += 1
         return turn
 
@@ -85,10 +88,13 @@ class Clients:
         await until(lambda: not begun & self.under_way, "the turns end", _PATIENCE_SECONDS)
 
     async def until_more(self, turns: int) -> None:
-        """Returns once so many turns have ended well from now on."""
+        """Returns once so many turns have ended well from now on, and one of them has pulled."""
+        enough, pulled = self.good + turns, self.pulled
 
-        enough = self.good + turns
-        await until(lambda: self.good >= enough, f"{turns} turns end well", _PATIENCE_SECONDS)
+        def more() -> bool:
+            return self.good >= enough and self.pulled > pulled
+
+        await until(more, f"{turns} turns end well, one with a pull", _PATIENCE_SECONDS)
 
     async def _ask(self, turn: Turn, path: str, body: dict[str, Any], stream: bool) -> bool:
         """False if it was not even sent."""

@@ -98,16 +98,16 @@ class Network:
     def _build(self) -> None:
         for name in (_SWITCH, *self._hosts):
             _run("ip", "netns", "add", self.namespace(name))
-        self._ip(_SWITCH, "link add bridge type bridge")
-        self._ip(_SWITCH, "link set bridge up")
+        self._ip(_SWITCH, "link add name bridge type bridge")
+        self._ip(_SWITCH, "link set dev bridge up")
         for host, names in self._hosts.items():
             peer = f"peer name {_DEVICE} netns {self.namespace(host)}"
-            self._ip(_SWITCH, f"link add {host} type veth {peer}")
-            self._ip(_SWITCH, f"link set {host} master bridge up")
-            self._ip(host, "link set lo up")
+            self._ip(_SWITCH, f"link add name {host} type veth {peer}")
+            self._ip(_SWITCH, f"link set dev {host} master bridge up")
+            self._ip(host, "link set dev lo up")
             for name in names:
                 self._ip(host, f"address add {self.address(name)}/24 dev {_DEVICE}")
-            self._ip(host, f"link set {_DEVICE} up")
+            self._ip(host, f"link set dev {_DEVICE} up")
 
     def _ip(self, host: str, words: str) -> None:
         _run("ip", "-n", self.namespace(host), *words.split())

@@ -37,7 +37,7 @@ class Phase:
         self.clients = Clients(fleet, self.history)
 
     async def turns_go_on(self, turns: int = _FEW_TURNS) -> None:
-        """Returns once so many more have ended well."""
+        """Returns once so many more have ended well, and not all of them computed."""
         await self.clients.until_more(turns)
 
     async def until_turn(self, what: str, wanted: Callable[[Turn], object]) -> None:

@@ -24,6 +24,17 @@ async def test_a_part_is_killed_and_comes_back(fleet: Fleet, part: str) -> None:
         await fleet.start(part)
 
 
+async def test_a_router_starts_while_the_directory_that_it_asks_first_stands_still(
+    fleet: Fleet,
+) -> None:
+    async with phase(fleet) as under_way:
+        with fleet.paused("directory-1"):
+            await fleet.kill("router-1")
+            await fleet.start("router-1")
+            await under_way.until_turn("one through it", lambda turn: turn.router == "router-1")
+            await under_way.turns_go_on()
+
+
 async def test_etcd_is_killed_as_a_whole_and_comes_back(fleet: Fleet) -> None:
     async with phase(fleet) as under_way:
         await fleet.kill(*ETCDS)
