@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 
 class ManualClock:
@@ -25,11 +27,30 @@ class ManualClock:
         if seconds <= 0:
             await asyncio.sleep(0)
             return
+        await (await self._sleeper(seconds))
+
+    @asynccontextmanager
+    async def timeout(self, seconds: float) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(None if seconds > 0 else 0) as limit:
+
+            def late(woken: asyncio.Future[None]) -> None:
+                if not woken.cancelled():
+                    limit.reschedule(loop.time())
+
+            woken = await self._sleeper(seconds)
+            woken.add_done_callback(late)
+            try:
+                yield
+            finally:
+                woken.cancel()
+
+    async def _sleeper(self, seconds: float) -> asyncio.Future[None]:
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sleepers.append((self._now + seconds, woken))
         async with self._armed:
             self._armed.notify_all()
-        await woken
+        return woken
 
     async def wait_for_sleepers(self, count: int = 1) -> None:
         """Return once at least ``count`` tasks sleep on this clock."""
@@ -72,3 +93,6 @@ class SkewedClock:
 
     async def sleep(self, seconds: float) -> None:
         await self._clock.sleep(seconds)
+
+    def timeout(self, seconds: float) -> AbstractAsyncContextManager[None]:
+        return self._clock.timeout(seconds)

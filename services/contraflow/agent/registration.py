@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -20,7 +19,7 @@ from contraflow.core.errors import (
 )
 from contraflow.core.fleet import Engine, Session
 from contraflow.runtime.backoff import Backoff
-from contraflow.runtime.clock import Clock
+from contraflow.runtime.clock import Clock, happens
 from contraflow.runtime.directory_client import Registration
 
 log = structlog.get_logger()
@@ -190,12 +189,6 @@ class EngineRegistration:
         log.warning("directory_failed", engine_id=engine_id, reason=error.reason, error=str(error))
 
     async def _until_due(self) -> None:
-        due = self._clock.sleep(self._renew_at - self._clock.now())
-        waits = [asyncio.ensure_future(due), asyncio.ensure_future(self._attachment.changed.wait())]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        if self._attachment.changed.is_set():
+        left = max(0.0, self._renew_at - self._clock.now())
+        if await happens(self._attachment.changed, self._clock, left):
             await self._clock.sleep(SETTLE_SECONDS)

@@ -22,7 +22,7 @@ from contraflow.directory.pages import page
 from contraflow.directory.records import Records
 from contraflow.directory.validation import require_batch, require_engine, session_error
 from contraflow.directory.view import Event, View
-from contraflow.runtime.clock import Clock
+from contraflow.runtime.clock import Clock, happens
 from contraflow.store.port import ABSENT, LeaseNotFound, Store
 
 _REGISTER_ATTEMPTS = 3
@@ -222,19 +222,9 @@ class Directory:
                     yield WatchStep(step.revision, event)
                 cursor = step.revision
             # While the store is lost there may be changes that nobody has told us of.
-            if view.news is news and not await self._told(news) and view.in_sync:
+            told = view.news is not news or await happens(news, self._clock, self._progress_seconds)
+            if not told and view.in_sync:
                 yield WatchStep(cursor, Mark.PROGRESS)
-
-    async def _told(self, news: asyncio.Event) -> bool:
-        """Wait for news, at most until progress is due; False if there were none."""
-        waiting = asyncio.ensure_future(news.wait())
-        quiet = asyncio.ensure_future(self._clock.sleep(self._progress_seconds))
-        try:
-            await asyncio.wait((waiting, quiet), return_when=asyncio.FIRST_COMPLETED)
-            return news.is_set()
-        finally:
-            waiting.cancel()
-            quiet.cancel()
 
     def _clamp(self, ttl: float | None) -> float:
         liveness = self._liveness

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Protocol
 
 
@@ -22,6 +23,10 @@ class Clock(Protocol):
         """Return once ``now`` has advanced by ``seconds``."""
         ...
 
+    def timeout(self, seconds: float) -> AbstractAsyncContextManager[object]:
+        """As ``asyncio.timeout``: what takes longer is cancelled, and TimeoutError raised."""
+        ...
+
 
 class SystemClock:
     """The clock of the operating system."""
@@ -37,3 +42,15 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """Sleep on the running event loop."""
         await asyncio.sleep(seconds)
+
+    def timeout(self, seconds: float) -> AbstractAsyncContextManager[object]:
+        """By the running event loop."""
+        return asyncio.timeout(seconds)
+
+
+async def happens(event: asyncio.Event, clock: Clock, within: float) -> bool:
+    """Wait for an event, at most for ``within`` seconds; whether it is set."""
+    with suppress(TimeoutError):
+        async with clock.timeout(within):
+            await event.wait()
+    return event.is_set()

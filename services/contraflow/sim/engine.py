@@ -13,7 +13,7 @@ from typing import Any
 from contraflow.core import fleet
 from contraflow.core.handle import ClaimRequest, Handle
 from contraflow.core.transfer_params import Params
-from contraflow.runtime.clock import Clock
+from contraflow.runtime.clock import Clock, happens
 from contraflow.sim.api import SimCounters, SimOutput, SimRequest
 from contraflow.sim.fabric import Fabric, FabricError, Hello, Listener, RemoteBlock
 from contraflow.sim.kv_events import OnKvEvent
@@ -217,17 +217,10 @@ class SimEngine:
         until = min(self._alarms[:1], default=float("inf"))
         if self._transfer is not None:
             until = min(until, self._transfer.deadline())
-        waits: list[asyncio.Task[object]] = [asyncio.create_task(self._wake.wait())]
         if until < float("inf"):
-            waits.append(asyncio.create_task(self._sleep_until(until)))
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-
-    async def _sleep_until(self, instant: float) -> None:
-        await self._clock.sleep(max(0.0, instant - self._clock.now()))
+            await happens(self._wake, self._clock, max(0.0, until - self._clock.now()))
+        else:
+            await self._wake.wait()
 
     def _look_again_at(self, instant: float) -> None:
         """Called by whoever changes the handle table, from any thread."""

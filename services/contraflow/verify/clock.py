@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 
 _TICK = 1e-6  # seconds
 
@@ -27,3 +28,7 @@ class PartClock:
         """Until ``now`` has advanced by that."""
         # A shorter sleep could be lost in the rounding of ``now``, and be asked for without end.
         await asyncio.sleep(max(seconds, _TICK) if seconds > 0 else 0)
+
+    def timeout(self, seconds: float) -> AbstractAsyncContextManager[object]:
+        """For that long."""
+        return asyncio.timeout(max(seconds, _TICK))

@@ -122,13 +122,12 @@ class Channel:
             server.part.spawn(_ignore(self._repeat(server, method, request)))
         task = server.part.spawn(server.answer(method, request, deadline, metadata))
         try:
-            await asyncio.wait([task])
+            answer = await task
         except asyncio.CancelledError:
-            task.cancel()
-            raise
-        if task.cancelled():
-            raise _unreachable()
-        answer = task.result()
+            current = asyncio.current_task()
+            if current is None or current.cancelling():
+                raise
+            raise _unreachable() from None  # the server has died
         if net.happens(weather.lose / 2, "ANSWER_LOST"):
             await _lose(net)
         await net.travel(self._part.name, server.part.name)
