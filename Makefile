@@ -9,7 +9,7 @@ CODE := services connector tests deploy
 ENGINE ?= vllm
 QUICK_TESTS := tests/unit tests/property tests/contract/*.py
 
-.PHONY: help setup env-services env-engine env-proto env-next demo test test-full check fix proto lock bench bench-engines clean
+.PHONY: help setup env-services env-engine env-proto env-next demo test test-full check lint fix proto lock bench bench-engines clean
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -29,13 +29,16 @@ env-next: env-engine
 demo: $(if $(filter sim,$(ENGINE)),env-services,setup) ## five turns, the table, the comparison with one engine; ENGINE=sim: in seconds
 	@$(BIN)/contraflow demo --engine $(ENGINE)
 
-test: setup env-next check ## everything that CI runs, the real-engine tests included
+test: setup env-next lint ## everything that CI runs, the real-engine tests included
 	$(BIN)/python -m pytest -m "not slow"
 
-test-full: setup env-next check ## the same, slow tests, the ring of faults and more generated examples included
+test-full: setup env-next lint ## the same, slow tests, the ring of faults and more generated examples included
 	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest
 
-check: env-services env-proto ## lint, types, imports, protos, generated code, unit tests
+check: lint ## the same as lint, and the quick tests
+	$(BIN)/python -m pytest -q $(wildcard $(QUICK_TESTS))
+
+lint: env-services env-proto ## style, types, imports, protos, generated code
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
@@ -43,7 +46,6 @@ check: env-services env-proto ## lint, types, imports, protos, generated code, u
 	$(BIN)/buf lint
 	$(BIN)/buf format --diff --exit-code
 	proto/generate.sh --check
-	$(BIN)/python -m pytest -q $(wildcard $(QUICK_TESTS))
 
 fix: env-services ## let the tools mend what check complains about
 	$(BIN)/ruff check --fix $(CODE)
