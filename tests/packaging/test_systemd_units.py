@@ -219,6 +219,17 @@ def test_the_wait_for_an_engine_is_bounded_by_its_file_first(unit: Unit) -> None
 
 
 @each(ENGINES)
+def test_an_engine_is_drained_before_it_is_stopped(unit: Unit) -> None:
+    assert unit.one("ExecStop").startswith("-")  # without a control plane it stops all the same
+    drain = unit.commands()[-1]
+    configured = Example.read(FOLDER / "env" / "engine.env.example").active["DIRECTORY"]
+    endpoint = f"http://10.0.0.5:{unit.instance}"
+    assert drain[1:] == ["drain", endpoint, "--directory", configured]
+    agent = load(CONFIG / "agent.toml", AgentConfig)
+    assert configured in {str(address) for address in agent.directory}
+
+
+@each(ENGINES)
 def test_an_engine_may_finish_its_requests(unit: Unit) -> None:
     grace = re.search(r"--shutdown-timeout (\d+)", unit.example_environment()["ENGINE_ARGS"])
     assert grace is not None

@@ -71,7 +71,7 @@ class Unit:
             if key.startswith("Exec")
             for line in values
         ]
-        return [_expand(shlex.split(line), environment) for line in lines]
+        return [_expand(shlex.split(line.removeprefix("-")), environment) for line in lines]
 
     def example_files(self) -> list[Path]:
         """The examples of its environment files."""
