@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from tests.engines.test_vllm_next import DEADLINE_SECONDS, ENGINE_PYTHON, HERE, SOURCES
 
+from contraflow.router.aborted import is_aborted
+from contraflow.router.opening import Opening, opening_of
 from contraflow.router.turn_body import traits_of
 from contraflow.web import decode_body, parse_body, prefill_body
 
@@ -89,3 +91,11 @@ def test_a_forced_tool_use_that_is_cut_can_not_be_answered(version: str) -> None
     assert probed(version)["cut"] == {"error": "JSONDecodeError"}
     forced = {**BODY, "tool_choice": {"type": "tool", "name": "look_up"}}
     assert not traits_of(parse_body(json.dumps(forced).encode())).two_legged
+
+
+@pytest.mark.parametrize("version", SOURCES)
+def test_a_request_that_is_aborted_is_known_by_what_is_missing(version: str) -> None:
+    found = probed(version)
+    assert is_aborted(json.dumps(found["aborted"]).encode())
+    assert not is_aborted(json.dumps(found["answered"]).encode())
+    assert opening_of("".join(found["aborted_stream"]).encode()) is Opening.ABORTED

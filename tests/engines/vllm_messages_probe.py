@@ -1,14 +1,17 @@
 """Runs inside an engine environment: what vLLM's Messages API makes of the two legs of a turn.
 
 Prints one JSON object: what the model's handler would be asked for on either leg, what the
-response to a prefill leg holds, and what becomes of a forced tool use that was cut.
+response to a prefill leg holds, what becomes of a forced tool use that was cut, and of a request
+that is aborted, whole and as a stream.
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import sys
+from collections.abc import AsyncIterator
 from typing import Any
 
 if importlib.util.find_spec("orjson") is None:
@@ -30,17 +33,38 @@ def asked(body: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def answered(message: dict[str, Any]) -> dict[str, Any]:
+def answered(message: dict[str, Any], tokens: int = 1, reason: str = "stop") -> dict[str, Any]:
+    said = {"role": "assistant", **message}
     response = ChatCompletionResponse.model_validate({
         "model": "tiny",
-        "choices": [{"index": 0, "message": {"role": "assistant", **message}}],
-        "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4},
+        "choices": [{"index": 0, "message": said, "finish_reason": reason}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": tokens, "total_tokens": 3 + tokens},
         "kv_transfer_params": {"remote_engine_id": "p"},
     })  # fmt: skip
     server = object.__new__(AnthropicServingMessages)
     converted = server.messages_full_converter(response)
     found: dict[str, Any] = converted.model_dump(exclude_none=True)
     return found
+
+
+async def aborted_stream() -> list[str]:
+    """The events that come of a chat stream that ends before it has said anything."""
+
+    async def chat() -> AsyncIterator[str]:
+        usage = {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 3}
+        choices = [{"delta": {"role": "assistant", "content": ""}}]
+        yield chunk(choices, usage)
+        yield chunk([{"delta": {}, "finish_reason": "abort"}], usage)
+        yield chunk([], usage)
+        yield "data: [DONE]\n\n"
+
+    def chunk(choices: list[dict[str, Any]], usage: dict[str, int]) -> str:
+        whole = {"id": "c", "created": 1, "model": "tiny", "usage": usage}
+        indexed = [{"index": 0, **choice} for choice in choices]
+        return f"data: {json.dumps({**whole, 'choices': indexed})}\n\n"
+
+    server = object.__new__(AnthropicServingMessages)
+    return [event async for event in server.message_stream_converter(chat())]
 
 
 if __name__ == "__main__":
@@ -54,4 +78,6 @@ if __name__ == "__main__":
         "asked": [asked(body) for body in bodies],
         "answered": answered({"content": "to"}),
         "cut": cut,
+        "aborted": answered({"content": ""}, 0, "abort"),
+        "aborted_stream": asyncio.run(aborted_stream()),
     }))  # fmt: skip
