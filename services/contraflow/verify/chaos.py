@@ -88,9 +88,13 @@ class Chaos:
         name = random.choice(names or world.named(kind))
         if not world.processes[name].part.alive:
             return
-        world.net.count(f"KILL_{kind.upper()}")
         if engine := kind in ("prefill", "decode"):
             world.down[name] += 1
+        if engine and random.random() < 0.4:
+            world.net.count(f"STOP_{kind.upper()}")
+            await world.shut_down(name, random.choice((0.0, 2.0, 10.0)))
+        else:
+            world.net.count(f"KILL_{kind.upper()}")
         await world.kill(name)
         await self._wait(random.choice((0.0, 1.0, 5.0, 30.0)))
         await world.launch(name)

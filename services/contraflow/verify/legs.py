@@ -16,6 +16,7 @@ from contraflow.core.fleet import Engine, Role
 
 _SAID = re.compile(rb'"token_ids":\[\d')
 _ERROR = b'data: {"error"'
+_ABORT = b'"finish_reason":"abort"'
 _MOST = 4  # each role: the first try, elsewhere, without blocks, on a fresh connection
 
 
@@ -30,6 +31,11 @@ class Fate(StrEnum):
     """For longer than the router waits."""
     FAILED = "FAILED"
     """The engine says so."""
+    ABORTED = "ABORTED"
+    """The engine is being stopped."""
+
+
+_NOT_TAKEN = (Fate.REFUSED, Fate.ABORTED)
 
 
 class Params(msgspec.Struct):
@@ -69,10 +75,12 @@ class Leg:
         self.said = self.said or _SAID.search(piece) is not None
         if _ERROR in piece:
             self.fate = Fate.FAILED
+        elif _ABORT in piece:
+            self.fate = Fate.ABORTED
 
     def ended(self, status: int) -> None:
         """The answer came to its end."""
-        if self.fate is not Fate.FAILED:
+        if self.fate is Fate.BROKEN:
             self.fate = Fate.WELL if status < 500 else Fate.FAILED
 
 
@@ -114,12 +122,12 @@ class Trace:
         before = [leg for leg in self.legs[:-1] if leg.role is last.role]
         if last.fate is Fate.WELL:
             return False
-        if last.fate is Fate.REFUSED and last.role is Role.PREFILL:
+        if last.fate in _NOT_TAKEN and last.role is Role.PREFILL:
             return False  # decode can do without
-        if last.fate is Fate.REFUSED:
-            return not last.elsewhere or any(leg.fate is Fate.REFUSED for leg in before)
         if last.said and last.role is Role.DECODE:
             return True
+        if last.fate in _NOT_TAKEN:
+            return not last.elsewhere or any(leg.fate in _NOT_TAKEN for leg in before)
         if last.fate is Fate.SILENT:
             return True
         if last.blocks:

@@ -74,6 +74,13 @@ class World:
         process = self.processes[name] = self._makers[name]()
         await process.start()
 
+    async def shut_down(self, name: str, timeout: float) -> None:
+        """Let an engine process end what runs, as a signal does."""
+        process = self.processes[name]
+        assert isinstance(process, EngineProcess)
+        ends = [process.part.spawn(one.shut_down(timeout)) for one in process.engines]
+        await asyncio.wait(ends)
+
     async def kill(self, name: str) -> None:
         """End a part at once."""
         process = self.processes[name]

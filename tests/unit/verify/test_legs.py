@@ -45,6 +45,23 @@ def leg(
 
 
 @pytest.mark.parametrize(
+    ("piece", "status", "fate"),
+    [
+        (b'{"choices":[{"finish_reason":"stop"}]}', 200, Fate.WELL),
+        (b'{"choices":[{"finish_reason":"abort"}]}', 200, Fate.ABORTED),
+        (b'data: {"error":{"code":500}}\n\n', 200, Fate.FAILED),
+        (b"{}", 500, Fate.FAILED),
+        (b"{}", 404, Fate.WELL),
+    ],
+)
+def test_the_fate_of_an_answer_that_came_to_its_end(piece: bytes, status: int, fate: Fate) -> None:
+    one = leg(trace("d1"), DECODE, Fate.BROKEN)
+    one.read(piece)
+    one.ended(status)
+    assert one.fate is fate
+
+
+@pytest.mark.parametrize(
     ("role", "fate", "how", "may"),
     [
         (PREFILL, Fate.REFUSED, {}, False),
@@ -55,6 +72,9 @@ def leg(
         (PREFILL, Fate.BROKEN, {}, True),
         (PREFILL, Fate.FAILED, {}, True),
         (PREFILL, Fate.SILENT, {"blocks": True}, True),
+        (PREFILL, Fate.ABORTED, {"said": True}, False),
+        (DECODE, Fate.ABORTED, {}, True),
+        (DECODE, Fate.ABORTED, {"said": True}, True),
         (DECODE, Fate.WELL, {}, False),
         (DECODE, Fate.REFUSED, {}, True),
         (DECODE, Fate.BROKEN, {"blocks": True}, False),
@@ -75,11 +95,14 @@ def test_a_turn_whose_only_leg_of_a_role(
     assert turn.may_fail() is may
 
 
-def test_a_refused_decode_engine_fails_no_turn_while_there_is_another() -> None:
+@pytest.mark.parametrize("fate", [Fate.REFUSED, Fate.ABORTED])
+def test_a_decode_engine_that_takes_nothing_fails_no_turn_while_there_is_another(
+    fate: Fate,
+) -> None:
     turn = trace("d1", "d2")
-    leg(turn, DECODE, Fate.REFUSED)
+    leg(turn, DECODE, fate)
     assert not turn.may_fail()
-    leg(turn, DECODE, Fate.REFUSED)
+    leg(turn, DECODE, fate)
     assert turn.may_fail()
 
 
