@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import strategies as st
 
@@ -18,11 +20,11 @@ TIMEOUT = 30.0
 
 @st.composite
 def calls(
-    draw: st.DrawFn, service: ServiceDescriptor, values: Values
+    draw: st.DrawFn, service: ServiceDescriptor, values: Values, seeds: Sequence[Message] = ()
 ) -> tuple[MethodDescriptor, bytes]:
-    """A method and what it is called with."""
+    """A method and what it is called with; ``seeds`` are valid requests."""
     method = draw(st.sampled_from(list(service.methods)))
-    return method, draw(sent(method.input_type, values))
+    return method, draw(sent(method.input_type, values, seeds))
 
 
 async def called(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, OneofDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import strategies as st
@@ -58,19 +58,51 @@ def _values(field: FieldDescriptor, values: Values, depth: int) -> st.SearchStra
     return _single(field, values, depth)
 
 
-def fields(descriptor: Descriptor, values: Values, depth: int = 0) -> st.SearchStrategy[Any]:
+@st.composite
+def fields(draw: st.DrawFn, descriptor: Descriptor, values: Values, depth: int = 0) -> Any:
     """Arguments for a message's constructor, each field there or not."""
     if depth > _DEEPEST:
-        return st.just({})
-    named = {one.name: _values(one, values, depth) for one in descriptor.fields}
-    return st.fixed_dictionaries({}, optional=named).map(lambda given: _one_of(descriptor, given))
+        return {}
+    chosen = [one for one in descriptor.fields if not _in_oneof(one) and draw(st.booleans())]
+    chosen += [draw(st.sampled_from(list(one.fields))) for one in _oneofs(descriptor)]
+    return {one.name: draw(_values(one, values, depth)) for one in chosen}
 
 
-def _one_of(descriptor: Descriptor, given: dict[str, Any]) -> dict[str, Any]:
-    for group in descriptor.oneofs:
-        for field in [one for one in group.fields if one.name in given][1:]:
-            del given[field.name]
-    return given
+def _oneofs(descriptor: Descriptor) -> list[OneofDescriptor]:
+    return [one for one in descriptor.oneofs if len(one.fields) > 1]
+
+
+def _in_oneof(field: FieldDescriptor) -> bool:
+    return field.containing_oneof is not None and len(field.containing_oneof.fields) > 1
+
+
+@st.composite
+def altered(draw: st.DrawFn, seed: Message, values: Values) -> Message:
+    """A valid message with up to two fields that are something else, or nothing."""
+    message = type(seed)()
+    message.CopyFrom(seed)
+    for _ in range(draw(st.integers(0, 2))):
+        target: Any = message
+        while True:
+            field = draw(st.sampled_from(list(target.DESCRIPTOR.fields)))
+            inner = _inner(target, field)
+            if not inner or not draw(st.booleans()):
+                break
+            target = draw(st.sampled_from(inner))
+        target.ClearField(field.name)
+        if draw(st.integers(0, 3)):
+            value = draw(_values(field, values, 0))
+            target.MergeFrom(type(target)(**{field.name: value}))
+    return message
+
+
+def _inner(message: Any, field: FieldDescriptor) -> list[Any]:
+    """Messages that are there in a field."""
+    if field.message_type is None or field.message_type.GetOptions().map_entry:
+        return []
+    if field.is_repeated:
+        return list(getattr(message, field.name))
+    return [getattr(message, field.name)] if message.HasField(field.name) else []
 
 
 # A field of the number 1000, of each wire type, which no message of ours has.
@@ -78,9 +110,18 @@ _UNKNOWN = (b"\xc0\x3e\x07", b"\xc1\x3e" + bytes(8), b"\xc2\x3e\x02hi", b"\xc5\x
 
 
 @st.composite
-def sent(draw: st.DrawFn, descriptor: Descriptor, values: Values) -> bytes:
-    """The bytes of a message, with fields that nobody knows, or of none."""
-    if draw(st.integers(0, 9)) == 0:
+def sent(
+    draw: st.DrawFn, descriptor: Descriptor, values: Values, seeds: Sequence[Message] = ()
+) -> bytes:
+    """The bytes of a message, with fields that nobody knows, or of none. ``seeds`` are valid
+    messages, of this kind some of them."""
+    how = draw(st.integers(0, 9))
+    if how == 0:
         return draw(st.binary(min_size=1, max_size=60))
-    message: Message = GetMessageClass(descriptor)(**draw(fields(descriptor, values)))
-    return message.SerializeToString() + b"".join(draw(st.lists(st.sampled_from(_UNKNOWN))))
+    ours = [seed for seed in seeds if seed.DESCRIPTOR.full_name == descriptor.full_name]
+    if ours and how > 3:
+        message = draw(altered(draw(st.sampled_from(ours)), values))
+    else:
+        message = GetMessageClass(descriptor)(**draw(fields(descriptor, values)))
+    unknown = draw(st.lists(st.sampled_from(_UNKNOWN), max_size=2))
+    return message.SerializeToString() + b"".join(unknown)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import grpc
 import pytest
 from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.duration_pb2 import Duration
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +30,20 @@ VALUES = {
     "claim_id": st.sampled_from(["c-1", "c-2"]),
     "page_token": st.sampled_from(["ZA==", "_w==", "zz"]),
 }
+
+
+SEEDS = (
+    pb.AcquireHandleRequest(
+        claim_id="c-1", tenant="acme", session_key=session_key(KNOWN), engine_id="decode-1",
+        message_digests=["d"], start_by=Duration(seconds=60),
+    ),
+    pb.ReturnClaimRequest(claim_id="c-1", engine_id="decode-1"),
+    pb.ReleaseHandlesRequest(handle_ids=["decode-1/gone"]),
+    pb.ListHandlesRequest(page_size=1, page_token="ZA==", session_key=session_key(KNOWN)),
+    pb.GetHandleRequest(handle_id="decode-1/request-1"),
+    pb.WatchHandlesRequest(session_key=session_key(KNOWN)),
+    pb.DrainEngineRequest(engine_id="decode-1", draining=True),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +91,7 @@ def stage() -> Iterator[Stage[AgentWorld]]:
     yield from staged(agent_world())
 
 
-@given(calls(pb.DESCRIPTOR.services_by_name["AgentService"], VALUES))
+@given(calls(pb.DESCRIPTOR.services_by_name["AgentService"], VALUES, SEEDS))
 def test_any_call_is_answered_or_refused_with_a_reason(
     stage: Stage[AgentWorld], call: tuple[MethodDescriptor, bytes]
 ) -> None:

@@ -75,7 +75,7 @@ def test_what_could_be_read_in_two_ways_reaches_no_engine(
 
 lines = st.sampled_from(
     [b"POST /v1/chat/completions HTTP/1.1", b"GET /health HTTP/1.1", b"GET /metrics HTTP/1.0",
-     b"HEAD /v1/models HTTP/1.1", b"POST http://here/v1/messages HTTP/1.1", b"GET / HTTP/2.0",
+     b"GET /v1/models HTTP/1.1", b"POST http://here/v1/messages HTTP/1.1", b"GET / HTTP/2.0",
      b"PRI * HTTP/2.0", b"GET /", b"CONNECT here:80 HTTP/1.1", b"OPTIONS * HTTP/1.1",
      b"DESCRIBE rtsp://x RTSP/1.0", b"POST //v1/completions?a#b HTTP/1.1", b"\x16\x03\x01\x02",
      b"POST /v1/completions HTTP/1.1", b"", b"G\xc3\x89T / HTTP/1.1", b"TRACE /health HTTP/1.1"]

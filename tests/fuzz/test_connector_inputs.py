@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from google.protobuf.duration_pb2 import Duration
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -211,7 +212,20 @@ ANSWERS = {
 }
 
 
-@given(st.lists(sent(ORDER, VALUES), max_size=6))
+SEEDS = (
+    pb.AttachResponse(
+        acquire=pb.Acquire(
+            call_id=1, claim_id="c1", tenant="acme", session_key=SESSION,
+            message_digests=["d1"], start_by=Duration(seconds=60), max_read=Duration(seconds=10),
+        )
+    ),
+    pb.AttachResponse(return_order=pb.ReturnOrder(call_id=2, claim_id="c1")),
+    pb.AttachResponse(release=pb.Release(call_id=3, handle_ids=["e/r1"])),
+    pb.AttachResponse(renew=pb.Renew(call_id=1, handle_ids=["e/r2"], ttl=Duration(seconds=900))),
+)  # fmt: skip
+
+
+@given(st.lists(sent(ORDER, VALUES, SEEDS), max_size=6))
 def test_any_orders_are_answered_and_the_table_is_whole(orders: list[bytes]) -> None:
     said: list[pb.AttachRequest] = []
     clock = ManualTime()

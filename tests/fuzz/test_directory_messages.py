@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import grpc
 import pytest
 from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.duration_pb2 import Duration
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +39,25 @@ VALUES = {
 }
 GOOD = engine("good")
 KEY = session_key("good")
+
+
+STRANGER = replace(engine("stranger"), agent_address="x:1")
+SESSION = session_pb2.Session(
+    session_key=session_key("chat"), engine_id="stranger", agent_address="x:1",
+    handle_id="stranger/1", num_tokens=16, ttl=Duration(seconds=480), age=Duration(seconds=1),
+)  # fmt: skip
+SEEDS = (
+    pb.RegisterEngineRequest(engine=engine_to_proto(STRANGER), ttl=Duration(seconds=5)),
+    pb.RenewEngineRequest(registration_id="ffffffff"),
+    pb.DeregisterEngineRequest(registration_id="ffffffff"),
+    pb.PublishSessionsRequest(registration_id="ffffffff", sessions=[SESSION]),
+    pb.WithdrawSessionsRequest(
+        withdrawals=[pb.SessionWithdrawal(session_key=session_key("chat"), handle_id="x/1")]
+    ),
+    pb.ListEnginesRequest(page_size=1, page_token="ZA=="),
+    pb.ListSessionsRequest(page_size=1, page_token="ZA=="),
+    pb.WatchRequest(start_revision=1),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +114,7 @@ def stage() -> Iterator[Stage[DirectoryWorld]]:
     yield from staged(directory_world())
 
 
-@given(calls(pb.DESCRIPTOR.services_by_name["DirectoryService"], VALUES))
+@given(calls(pb.DESCRIPTOR.services_by_name["DirectoryService"], VALUES, SEEDS))
 def test_any_call_is_answered_or_refused_with_a_reason(
     stage: Stage[DirectoryWorld], call: tuple[MethodDescriptor, bytes]
 ) -> None:

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
 from hypothesis import given
 from hypothesis import strategies as st
 
 from contraflow.core.errors import Reason
 from contraflow.v1 import engine_link_service_pb2 as pb
+from contraflow.v1 import handle_pb2
 from contraflow.wire.convert import engine_to_proto
 from tests.fuzz.calls import reason_of
 from tests.fuzz.messages import sent
@@ -35,9 +37,19 @@ VALUES = {
 }
 STRANGER = replace(engine("stranger"), endpoint="http://127.0.0.1:8")
 HELLO = pb.AttachRequest(hello=pb.Hello(engine=engine_to_proto(STRANGER))).SerializeToString()
-links = st.tuples(
-    st.just(HELLO) | sent(MESSAGE, VALUES), st.lists(sent(MESSAGE, VALUES), max_size=8)
+HANDLE = handle_pb2.Handle(
+    handle_id="stranger/1", engine_id="stranger", remote_request_id="1", tenant="acme",
+    session_key=session_key("chat"), num_tokens=16, num_blocks=1, ttl=Duration(seconds=480),
+    state=handle_pb2.HANDLE_STATE_RETAINED,
+)  # fmt: skip
+SEEDS = (
+    pb.AttachRequest(hello=pb.Hello(engine=engine_to_proto(STRANGER), handles=[HANDLE])),
+    pb.AttachRequest(handle_update=pb.HandleUpdate(handle=HANDLE)),
+    pb.AttachRequest(pull_report=handle_pb2.PullReport(turn_id="t", bytes=1)),
+    pb.AttachRequest(acquire_result=pb.AcquireResult(call_id=1)),
 )
+messages = sent(MESSAGE, VALUES, SEEDS)
+links = st.tuples(st.just(HELLO) | messages, st.lists(messages, max_size=8))
 
 
 @dataclass(frozen=True, slots=True)

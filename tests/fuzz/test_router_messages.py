@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from contraflow.runtime.address import Address
 from contraflow.runtime.grpc_server import GrpcServer, Limits
 from contraflow.v1 import router_service_pb2 as pb
 from contraflow.v1.router_service_pb2_grpc import add_RouterServiceServicer_to_server
-from tests.fuzz.bodies import BODIES, keys
+from tests.fuzz.bodies import BODIES, CHAT, MESSAGES, keys
 from tests.fuzz.calls import called, calls
 from tests.fuzz.front_door import FrontDoor, front_door
 from tests.fuzz.json_texts import changed, odd
@@ -37,6 +38,20 @@ VALUES = {
     "session_id": st.sampled_from(["conversation-1"]),
     "extra": st.just(""),
 }
+
+
+SAMPLING = pb.Sampling(max_tokens=4, temperature=0.5, top_p=0.5, seed=1, stop=["x"])
+SEEDS = (
+    pb.GenerateRequest(
+        messages=pb.Messages(messages=[pb.Message(role="user", content="hi")]),
+        session_id="conversation-1", sampling=SAMPLING,
+    ),
+    pb.GenerateRequest(token_ids=pb.TokenIds(ids=[1, 2, 3]), model="tiny"),
+    pb.GenerateRequest(raw=pb.RawRequest(path="/v1/messages", json=json.dumps(MESSAGES))),
+    pb.GenerateRequest(raw=pb.RawRequest(json=json.dumps(CHAT)), extra_json='{"n": 1}'),
+    pb.PlanTurnRequest(tenant="default", openai_json=json.dumps(CHAT), prompt_tokens=2**40),
+    pb.EndSessionRequest(session_id="conversation-1"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +77,7 @@ def stage() -> Iterator[Stage[RouterWorld]]:
     yield from staged(router_service())
 
 
-@given(calls(pb.DESCRIPTOR.services_by_name["RouterService"], VALUES))
+@given(calls(pb.DESCRIPTOR.services_by_name["RouterService"], VALUES, SEEDS))
 def test_any_call_is_answered_or_refused_with_a_reason(
     stage: Stage[RouterWorld], call: tuple[MethodDescriptor, bytes]
 ) -> None:

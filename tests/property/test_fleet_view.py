@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import hypothesis.strategies as st
 from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, rule
 from tests.support.clock import ManualClock
 
 from contraflow.core.errors import RevisionCompacted, StoreUnavailable
@@ -21,7 +21,7 @@ from contraflow.directory.servicer import DirectoryServicer
 from contraflow.directory.view import Event, Removal, View
 from contraflow.runtime.fleet_replica import FleetReplica
 
-HISTORY = 6
+HISTORY = 4
 ENGINES, SESSIONS = ("e1", "e2"), ("1" * 32, "2" * 32, "3" * 32)
 
 
@@ -32,7 +32,6 @@ class Follower:
     replica: FleetReplica
     watch: AsyncGenerator[WatchStep, None] | None = None
     pending: asyncio.Task[WatchStep] | None = None
-    adopted: list[tuple[set[str], set[str]]] = field(default_factory=list)
 
 
 class ViewMachine(RuleBasedStateMachine):
@@ -64,8 +63,10 @@ class ViewMachine(RuleBasedStateMachine):
         self.run(self._end())
         self.runner.close()
 
-    def write(self, events: list[Event]) -> None:
+    def write(self, events: list[Event], *, unheard: bool = False) -> None:
         """A write of the store, of which the view hears if it follows."""
+        if unheard:
+            self.view.lost()
         self.revision += 1
         for event in events:
             if isinstance(event, Engine):
@@ -77,6 +78,8 @@ class ViewMachine(RuleBasedStateMachine):
                 self.sessions.pop(event.session_key, None)
         if self.view.in_sync:
             self.view.apply(self.revision, events)
+        if unheard:
+            self.find_store()
 
     @rule(engine_id=st.sampled_from(ENGINES), port=st.integers(1, 3))
     def register(self, engine_id: str, port: int) -> None:
@@ -86,21 +89,25 @@ class ViewMachine(RuleBasedStateMachine):
         keys=st.lists(st.sampled_from(SESSIONS), min_size=1, unique=True),
         engine_id=st.sampled_from(ENGINES),
         number=st.integers(1, 3),
+        unheard=st.booleans(),
     )
-    def publish(self, keys: list[str], engine_id: str, number: int) -> None:
+    def publish(self, keys: list[str], engine_id: str, number: int, unheard: bool) -> None:
         now = self.clock.now()
         handle_id = f"{engine_id}/{number}"
-        self.write([Session(key, engine_id, "a:1", handle_id, 16, now + 480, now) for key in keys])
+        self.write(
+            [Session(key, engine_id, "a:1", handle_id, 16, now + 480, now) for key in keys],
+            unheard=unheard,
+        )
 
-    @rule(engine_id=st.sampled_from(ENGINES))
-    def leave(self, engine_id: str) -> None:
+    @rule(engine_id=st.sampled_from(ENGINES), unheard=st.booleans())
+    def leave(self, engine_id: str, unheard: bool) -> None:
         """An engine's lease ends, and all that is bound to it goes in one write."""
         bound = [key for key, one in self.sessions.items() if one.engine_id == engine_id]
         gone: list[Event] = [Removal(session_key=key) for key in bound]
         if engine_id in self.engines:
             gone.append(Removal(engine_id=engine_id))
         if gone:
-            self.write(gone)
+            self.write(gone, unheard=unheard)
 
     @rule(key=st.sampled_from(SESSIONS))
     def withdraw(self, key: str) -> None:
@@ -140,15 +147,12 @@ class ViewMachine(RuleBasedStateMachine):
         self.clock.advance(seconds)
         await _settled()
 
-    @rule(number=st.integers(0, 1), most=st.integers(1, 9))
-    def follow(self, number: int, most: int) -> None:
-        """A follower hears up to so many messages."""
+    @rule(number=st.integers(0, 1), most=st.integers(1, 9), cut=st.booleans())
+    def follow(self, number: int, most: int, cut: bool) -> None:
+        """A follower hears up to so many messages, and may then lose its watch."""
         self.run(self._follow(self.followers[number], most))
-
-    @precondition(lambda self: any(one.watch for one in self.followers))
-    @rule(number=st.integers(0, 1))
-    def cut(self, number: int) -> None:
-        self.run(self._cut(self.followers[number]))
+        if cut:
+            self.run(self._cut(self.followers[number]))
 
     async def _follow(self, one: Follower, most: int) -> bool:
         """True once there was nothing more to hear."""

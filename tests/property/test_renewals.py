@@ -12,7 +12,7 @@ from contraflow.core.errors import ContraflowError
 from contraflow.core.handle import LIVE, Handle, State
 from contraflow_connector.retained import Retained
 
-RANKS = 3
+RANKS = 2
 TTL = 480.0
 
 
@@ -101,9 +101,18 @@ class Ranks(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.clock.now += seconds
 
-    @rule()
+    @rule(working=st.sets(st.integers(0, RANKS - 1)), reporting=st.booleans())
+    def go_on(self, working: set[int], reporting: bool) -> None:
+        """A step, which some ranks carry out at once, and perhaps report."""
+        self.step()
+        for rank in working:
+            while self.steps[rank]:
+                self.work(rank)
+            if reporting:
+                self.report(rank)
+
     def step(self) -> None:
-        """One step of the engine: what the ranks are told."""
+        """What the ranks are told."""
         message = self.retained.step(), self.retained.renewals()
         for told in self.steps:
             told.append(message)

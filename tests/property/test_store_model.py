@@ -30,7 +30,7 @@ from contraflow.store.port import ABSENT, NO_LEASE, LeaseNotFound, Store
 T = TypeVar("T")
 KEYS = ("a", "ab", "b/c", "b/d")
 TTL = 600.0
-WITHIN_SECONDS = 20.0
+WITHIN_SECONDS = 5.0
 
 
 class Compactable(Store, Protocol):
