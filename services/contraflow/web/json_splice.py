@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,12 +55,26 @@ def remove_key(data: bytes, key: str) -> tuple[bytes, bytes | None]:
     """
     try:
         fields = split_object(data)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.ValidationError, RecursionError):
         return data, None
+    except msgspec.DecodeError:
+        return _remove_leniently(data, key)
     raw = fields.pop(key, None)
     if raw is None:
         return data, None
     return join_object(fields), bytes(raw)
+
+
+def _remove_leniently(data: bytes, key: str) -> tuple[bytes, bytes | None]:
+    """For what an engine in Python may write though it is no JSON: NaN, half a surrogate pair."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return data, None
+    if not isinstance(value, dict) or key not in value:
+        return data, None
+    raw = json.dumps(value.pop(key)).encode()
+    return json.dumps(value).encode(), raw
 
 
 def transfer_dict(raw: bytes | None) -> dict[str, Any] | None:

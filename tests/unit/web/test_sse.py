@@ -134,3 +134,14 @@ def test_a_response_without_the_key_is_the_same_object(data: bytes) -> None:
     out, params = take_transfer_params(data)
     assert out is data
     assert params is None
+
+
+@pytest.mark.parametrize("odd", ["NaN", "-Infinity", r'"\ud800"', r'{"\udc00": 1}'])
+def test_what_only_python_reads_hides_no_parameters(odd: str) -> None:
+    data = f'{{"odd": {odd}, "kv_transfer_params": {{"a": 1}}}}'.encode()
+    cleaned, params = take_transfer_params(data)
+    assert cleaned == f'{{"odd": {odd}}}'.encode()
+    assert params == {"a": 1}
+    sse = SseFilter()
+    assert sse.feed(b"data: %b\n\n" % data) == b"data: %b\n\n" % cleaned
+    assert sse.transfer_params == {"a": 1}
