@@ -120,6 +120,12 @@ def _with(tree: Any, path: Path, how: str, key: str, new: Text) -> Any:
 
 
 @st.composite
+def one_changed(draw: st.DrawFn, value: dict[str, Any]) -> str:
+    """An object with one member that is something else."""
+    return written(of({**value, draw(st.sampled_from(list(value))): Text(draw(odd))}))
+
+
+@st.composite
 def broken(draw: st.DrawFn, texts: st.SearchStrategy[str]) -> bytes:
     """Their bytes, now and then cut, spliced, or of another encoding."""
     data = draw(texts).encode("utf-8", "surrogatepass")

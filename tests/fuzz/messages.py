@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, OneofDescriptor
@@ -82,13 +82,7 @@ def altered(draw: st.DrawFn, seed: Message, values: Values) -> Message:
     message = type(seed)()
     message.CopyFrom(seed)
     for _ in range(draw(st.integers(0, 2))):
-        target: Any = message
-        while True:
-            field = draw(st.sampled_from(list(target.DESCRIPTOR.fields)))
-            inner = _inner(target, field)
-            if not inner or not draw(st.booleans()):
-                break
-            target = draw(st.sampled_from(inner))
+        target, field = draw(st.sampled_from(list(_places(message))))
         target.ClearField(field.name)
         if draw(st.integers(0, 3)):
             value = draw(_values(field, values, 0))
@@ -96,13 +90,17 @@ def altered(draw: st.DrawFn, seed: Message, values: Values) -> Message:
     return message
 
 
-def _inner(message: Any, field: FieldDescriptor) -> list[Any]:
-    """Messages that are there in a field."""
-    if field.message_type is None or field.message_type.GetOptions().map_entry:
-        return []
-    if field.is_repeated:
-        return list(getattr(message, field.name))
-    return [getattr(message, field.name)] if message.HasField(field.name) else []
+def _places(message: Any) -> Iterator[tuple[Any, FieldDescriptor]]:
+    """All fields of a message and of those in it."""
+    for field in message.DESCRIPTOR.fields:
+        yield message, field
+        if field.message_type is None or field.message_type.GetOptions().map_entry:
+            continue
+        if field.is_repeated:
+            for inner in getattr(message, field.name):
+                yield from _places(inner)
+        elif message.HasField(field.name):
+            yield from _places(getattr(message, field.name))
 
 
 # A field of the number 1000, of each wire type, which no message of ours has.

@@ -91,15 +91,19 @@ def stage() -> Iterator[Stage[AgentWorld]]:
     yield from staged(agent_world())
 
 
-@given(calls(pb.DESCRIPTOR.services_by_name["AgentService"], VALUES, SEEDS))
-def test_any_call_is_answered_or_refused_with_a_reason(
-    stage: Stage[AgentWorld], call: tuple[MethodDescriptor, bytes]
+any_call = calls(pb.DESCRIPTOR.services_by_name["AgentService"], VALUES, SEEDS)
+
+
+@given(st.lists(any_call, min_size=1, max_size=8))
+def test_any_calls_are_answered_or_refused_with_a_reason(
+    stage: Stage[AgentWorld], several: list[tuple[MethodDescriptor, bytes]]
 ) -> None:
     here = stage.world
 
     async def example() -> None:
         here.engine.retain(KNOWN)
-        await called(here.channel, *call)
+        for call in several:
+            await called(here.channel, *call)
         await here.serves_as_before()
 
     stage.run(example())

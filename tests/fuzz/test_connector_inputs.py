@@ -20,7 +20,7 @@ from contraflow.v1 import engine_link_service_pb2 as pb
 from contraflow_connector.decisions import Decisions
 from contraflow_connector.orders import Orders, claimed_params
 from contraflow_connector.retained import Retained
-from tests.fuzz.json_texts import changed
+from tests.fuzz.json_texts import changed, one_changed
 from tests.fuzz.messages import sent
 from tests.support.complaints import no_complaints
 from tests.support.connector_handles import SESSION, TOKENS, ManualTime, a_handle
@@ -120,7 +120,7 @@ def _read(text: str) -> Any:
 
 
 def of(params: dict[str, Any]) -> st.SearchStrategy[Any]:
-    return changed(params, keys).map(_read)
+    return (changed(params, keys) | one_changed(params)).map(_read)
 
 
 @given(

@@ -114,17 +114,21 @@ def stage() -> Iterator[Stage[DirectoryWorld]]:
     yield from staged(directory_world())
 
 
-@given(calls(pb.DESCRIPTOR.services_by_name["DirectoryService"], VALUES, SEEDS))
-def test_any_call_is_answered_or_refused_with_a_reason(
-    stage: Stage[DirectoryWorld], call: tuple[MethodDescriptor, bytes]
+any_call = calls(pb.DESCRIPTOR.services_by_name["DirectoryService"], VALUES, SEEDS)
+
+
+@given(st.lists(any_call, min_size=1, max_size=8))
+def test_any_calls_are_answered_or_refused_with_a_reason(
+    stage: Stage[DirectoryWorld], several: list[tuple[MethodDescriptor, bytes]]
 ) -> None:
     here = stage.world
 
     async def example() -> None:
-        answer = await called(here.channel, *call)
-        for registered in answer if isinstance(answer, list) else ():
-            if isinstance(registered, pb.RegisterEngineResponse):
-                await here.deregister(registered.registration_id)
+        for call in several:
+            answer = await called(here.channel, *call)
+            for registered in answer if isinstance(answer, list) else ():
+                if isinstance(registered, pb.RegisterEngineResponse):
+                    await here.deregister(registered.registration_id)
         await here.serves_as_before()
 
     stage.run(example())

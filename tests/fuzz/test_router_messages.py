@@ -77,15 +77,19 @@ def stage() -> Iterator[Stage[RouterWorld]]:
     yield from staged(router_service())
 
 
-@given(calls(pb.DESCRIPTOR.services_by_name["RouterService"], VALUES, SEEDS))
-def test_any_call_is_answered_or_refused_with_a_reason(
-    stage: Stage[RouterWorld], call: tuple[MethodDescriptor, bytes]
+any_call = calls(pb.DESCRIPTOR.services_by_name["RouterService"], VALUES, SEEDS)
+
+
+@given(st.lists(any_call, min_size=1, max_size=8))
+def test_any_calls_are_answered_or_refused_with_a_reason(
+    stage: Stage[RouterWorld], several: list[tuple[MethodDescriptor, bytes]]
 ) -> None:
     here = stage.world
 
     async def example() -> None:
         here.door.reset()
-        await called(here.channel, *call)
+        for call in several:
+            await called(here.channel, *call)
         await here.door.nothing_left()
 
     stage.run(example())
