@@ -201,3 +201,21 @@ async def test_scenario_03_deadlines_hold_between_clocks_that_are_days_apart(
 
     assert became == outcome
     assert reply.ids == await cluster.reference(prompt, 1)
+
+
+async def test_prefill_is_killed_before_decode_has_read(slow: Slow) -> None:
+    """It does not come back: the last test of all here."""
+    cluster, deployment = slow.cluster, slow.cluster.deployment
+    talk = Conversation.with_opening(cluster, 320)
+    before = await cluster.until_steady()
+    with slow.held_up("waiting"):
+        turn = asyncio.create_task(cluster.turn(talk.prompt, talk.session, 60))
+        await until_good(cluster.pinned, lambda share: share > before + FEW)
+        await deployment.kill(cluster.prefill.name)
+    reply = await turn
+
+    assert reply.status == 200, reply
+    await talk.heard(reply.ids, 60, reply.report)
+    await cluster.until_handles(talk.session, 1)
+    # Nobody computes for decode any more.
+    assert (await talk.turn()).report["reason"] == "PREFILL_UNREACHABLE"

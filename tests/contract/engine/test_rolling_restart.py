@@ -32,8 +32,8 @@ KINDS = [
     pytest.param(EngineKind.VLLM, marks=[pytest.mark.engines, pytest.mark.slow]),
 ]
 CONVERSATIONS = 20
-TURNS, OPENING, TOKENS = 4, 100, 24
-THINKING = {EngineKind.SIM: 0.1, EngineKind.VLLM: 10.0}
+TURNS, OPENING, TOKENS = 4, 100, 16
+THINKING = {EngineKind.SIM: 0.1, EngineKind.VLLM: 12.0}
 """Seconds between the turns of a client: engines on two cores could not start otherwise."""
 STOPPING = {EngineKind.SIM: "5", EngineKind.VLLM: "20"}
 LONGEST = 300.0
