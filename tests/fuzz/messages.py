@@ -78,10 +78,10 @@ def _in_oneof(field: FieldDescriptor) -> bool:
 
 @st.composite
 def altered(draw: st.DrawFn, seed: Message, values: Values) -> Message:
-    """A valid message with up to two fields that are something else, or nothing."""
+    """A valid message with up to four fields that are something else, or nothing."""
     message = type(seed)()
     message.CopyFrom(seed)
-    for _ in range(draw(st.integers(0, 2))):
+    for _ in range(draw(st.integers(0, 4))):
         target, field = draw(st.sampled_from(list(_places(message))))
         target.ClearField(field.name)
         if draw(st.integers(0, 3)):

@@ -53,7 +53,7 @@ prefill_answers = broken(
 )
 
 
-@given(prefill_answers, st.sampled_from([200, 200, 200, 204, 304, 400, 404, 500, 599, 999]))
+@given(prefill_answers, st.sampled_from([200] * 20 + [204, 304, 400, 404, 500, 599, 999]))
 def test_whatever_prefill_returns_decode_answers(
     door: Stage[FrontDoor], answer: bytes, status: int
 ) -> None:

@@ -49,7 +49,7 @@ SEEDS = (
     pb.AttachRequest(acquire_result=pb.AcquireResult(call_id=1)),
 )
 messages = sent(MESSAGE, VALUES, SEEDS)
-links = st.tuples(st.just(HELLO) | messages, st.lists(messages, max_size=8))
+links = st.tuples(st.just(HELLO) | messages, st.lists(messages, min_size=3, max_size=12))
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,7 +147,7 @@ class ViewMachine(RuleBasedStateMachine):
         self.clock.advance(seconds)
         await _settled()
 
-    @rule(number=st.integers(0, 1), most=st.integers(1, 9), cut=st.booleans())
+    @rule(number=st.integers(0, 1), most=st.sampled_from([1, 2, 3, 50]), cut=st.booleans())
     def follow(self, number: int, most: int, cut: bool) -> None:
         """A follower hears up to so many messages, and may then lose its watch."""
         self.run(self._follow(self.followers[number], most))
@@ -184,18 +184,35 @@ class ViewMachine(RuleBasedStateMachine):
             await one.watch.aclose()
         one.watch = one.pending = None
 
+    @rule(number=st.integers(0, 1), handle=st.integers(4, 9))
+    def cut_within_a_revision(self, number: int, handle: int) -> None:
+        """A follower hears one of several changes that were one write, and no more."""
+        self.run(self._hear_everything())
+        self.publish(list(SESSIONS), ENGINES[number], handle, unheard=False)
+        one = self.followers[number]
+        self.run(self._follow(one, 1))
+        self.run(self._cut(one))
+
+    @rule()
+    def settle(self) -> None:
+        """Who hears everything knows everything."""
+        self.run(self._settle())
+
     async def _end(self) -> None:
-        content: list[Engine | Session] = [*self.engines.values(), *self.sessions.values()]
-        self.view.resync(content, self.revision)
+        await self._settle()
+        for one in self.followers:
+            await self._cut(one)
+        assert self.directory.watchers == 0
+
+    async def _settle(self) -> None:
         await self._hear_everything()
+        assert (self.view.engines, self.view.sessions) == (self.engines, self.sessions)
         for one in self.followers:
             assert one.replica.engines == self.engines
             known = one.replica.sessions
             assert known.keys() == self.sessions.keys()
             for key, session in self.sessions.items():
                 assert known[key].says_the_same(replace(session))
-            await self._cut(one)
-        assert self.directory.watchers == 0
 
     async def _hear_everything(self) -> None:
         if not self.view.in_sync:

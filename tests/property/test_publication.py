@@ -88,7 +88,9 @@ class PublicationMachine(RuleBasedStateMachine):
     def the_directory_names_only_handles_that_there_were(self) -> None:
         assert {session.handle_id for session in self.held.values()} <= self.ever
 
-    def teardown(self) -> None:
+    @rule()
+    def settle(self) -> None:
+        """Once no call is lost any more the directory holds what there is."""
         for _ in range(3):
             self._pass("done")
         assert not self.publication.changes(self.wanted.get)
@@ -96,6 +98,9 @@ class PublicationMachine(RuleBasedStateMachine):
         for key, session in self.wanted.items():
             assert self.held[key].handle_id == session.handle_id
             assert abs(self.held[key].expires_at - session.expires_at) <= 1.0
+
+    def teardown(self) -> None:
+        self.settle()
 
 
 TestPublication = PublicationMachine.TestCase

@@ -16,6 +16,9 @@ RANKS = 2
 TTL = 480.0
 
 
+workers = st.sets(st.integers(0, RANKS - 1))
+
+
 class Order:
     """An order to renew, and the answers to it."""
 
@@ -62,13 +65,19 @@ class Ranks(RuleBasedStateMachine):
             lambda _: False,
         )
 
-    @rule(data=st.data(), ttl=st.sampled_from([1.0, TTL, 2 * TTL]))
-    def renew(self, data: st.DataObject, ttl: float) -> None:
-        known = [f"e/{request_id}" for request_id in self.told]
-        ids = data.draw(st.lists(st.sampled_from([*known, "e/gone"]), max_size=4))
-        order = Order(ids)
+    @rule(
+        skipped=st.sets(st.integers(0, 9), max_size=2),
+        ttl=st.sampled_from([2 * TTL, 1.0]),
+        working=workers,
+        reporting=st.booleans(),
+    )
+    def renew(self, skipped: set[int], ttl: float, working: set[int], reporting: bool) -> None:
+        """Most of the handles that live, and two that do not."""
+        live = [f"e/{one}" for index, one in enumerate(self.table) if index not in skipped]
+        order = Order([*live, "e/gone", *(f"e/{one}" for one in list(self.told)[:1])])
         self.orders.append(order)
-        self.retained.renew(ids, ttl, order.answers.append)
+        self.retained.renew(order.handle_ids, ttl, order.answers.append)
+        self.go_on(working, reporting)
 
     @rule(session=st.sampled_from("012"), start_by=st.sampled_from([1.0, 60.0, TTL]))
     def acquire(self, session: str, start_by: float) -> None:
@@ -101,7 +110,10 @@ class Ranks(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.clock.now += seconds
 
-    @rule(working=st.sets(st.integers(0, RANKS - 1)), reporting=st.booleans())
+    @rule(working=workers, reporting=st.booleans())
+    def step_and_work(self, working: set[int], reporting: bool) -> None:
+        self.go_on(working, reporting)
+
     def go_on(self, working: set[int], reporting: bool) -> None:
         """A step, which some ranks carry out at once, and perhaps report."""
         self.step()
