@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from unittest import mock
 
 from tests.engines.vllm_scheduler.engine import Engine
@@ -18,7 +19,7 @@ from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import RequestStatus
 
 from contraflow.core.chain import Chain
-from contraflow.core.transfer_params import OURS, for_plain_decode, for_plain_prefill
+from contraflow.core.transfer_params import HOLD_UNTIL, OURS, for_plain_decode, for_plain_prefill
 from contraflow_connector.vllm_compat import releases_of
 
 
@@ -89,3 +90,29 @@ def a_failing_link_costs_no_block() -> None:
     assert engine.finish(request) == (True, None)
     assert len(engine.handles()) == 1
     assert releases_of(engine.step()) == ()
+
+
+@case
+def parameters_that_can_not_be_read_are_not_even_told() -> None:
+    garbage: list[dict[str, Any]] = [
+        {"remote_block_ids": []},
+        {"remote_block_ids": None},
+        {"remote_block_ids": "12"},
+        {"remote_block_ids": [["1"]]},
+        {"remote_request_id": 7},
+        {"remote_host": {}},
+        {"remote_port": "5600"},
+        {"tp_size": "1"},
+        {HOLD_UNTIL: None},
+    ]
+    owner, _ = retained()
+    backward, forward = for_backward_leg(owner), for_decode_leg(prefilled())
+    for params in (backward, forward):
+        for changed in garbage:
+            engine = Engine("p1" if params is backward else "d1")
+            prompt = [*PROMPT, 5, 6, 7, 8] if params is backward else PROMPT
+            request = engine.request(prompt, params | changed)
+            assert engine.ask(request) == (0, False)
+            metadata = engine.allocate(request, 0)
+            # A hold alone that is missing leaves somebody to be told that nobody reads.
+            assert metadata.reqs_to_recv == {} or HOLD_UNTIL in changed

@@ -78,8 +78,10 @@ def what_is_declined_is_kept() -> None:
     short = {**params, "remote_block_ids": [params["remote_block_ids"][0][:6]]}
     declined(Engine("p1"), short, "DECLINED_MISMATCH")
     strange: Any
-    for strange in ([[]], [["1"] * 7], [None], [params["remote_block_ids"][0], []]):
-        declined(Engine("p1"), {**params, "remote_block_ids": strange}, "DECLINED_MISMATCH")
+    for strange in ([[]], [["1"] * 7], [None]):
+        declined(Engine("p1"), {**params, "remote_block_ids": strange}, "DECLINED_UNSUPPORTED")
+    strange = [params["remote_block_ids"][0], []]
+    declined(Engine("p1"), {**params, "remote_block_ids": strange}, "DECLINED_MISMATCH")
     declined(Engine("p1"), {**params, "remote_num_tokens": None}, "DECLINED_MISMATCH")
     for key in REMOTE_KEYS[1:]:
         declined(Engine("p1"), {**params, key: None}, "DECLINED_UNSUPPORTED")
