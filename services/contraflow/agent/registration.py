@@ -75,6 +75,9 @@ class EngineRegistration:
         self._registration: Registration | None = None
         self._registered: Engine | None = None
         self._renew_at = 0.0
+        self._in_doubt = False
+        """A publication has had no answer. It may still be carried out, however late, and over
+        what came after it: under a lease that has ended it can not."""
 
     async def run(self) -> None:
         """Keep the directory current until cancelled, through every failure of it."""
@@ -120,9 +123,10 @@ class EngineRegistration:
             await self._resume_drain()
         engine = replace(self._attachment.engine, agent_address=self._agent_address)
         registration = self._registration
-        if registration is None or engine != self._registered:
-            known = registration.registration_id if registration else ""
+        if registration is None or engine != self._registered or self._in_doubt:
+            known = registration.registration_id if registration and not self._in_doubt else ""
             registration = await self._directory.register(engine, self._ttl, known)
+            self._in_doubt = False
             if registration.registration_id != known:
                 # Records of an earlier lease end with it. Cancelled in the call, we learn that
                 # the known one has ended when we renew it.
@@ -145,7 +149,10 @@ class EngineRegistration:
         changes = self._publication.changes(self._session)
         for sessions in batches(changes.publish, BATCH):
             self._publication.sending(sessions)
-            self._take(sessions, await self._directory.publish(registration_id, sessions))
+            self._in_doubt = True
+            outcomes = await self._directory.publish(registration_id, sessions)
+            self._in_doubt = False
+            self._take(sessions, outcomes)
         for withdrawals in batches(changes.withdraw, BATCH):
             self._publication.withdrawing(withdrawals)
             self._drop(withdrawals, await self._directory.withdraw(withdrawals))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -134,7 +135,8 @@ class DirectoryClient:
     async def publish(
         self, registration_id: str, sessions: Sequence[Session]
     ) -> list[ContraflowError | None]:
-        """Write session records; one outcome per session, in order.
+        """Write session records; one outcome per session, in order. Tried once: without an answer
+        they may be written at any time until the registration ends.
 
         Of an item: InvalidArgument, RegistrationNotFound.
         """
@@ -143,7 +145,7 @@ class DirectoryClient:
             registration_id=registration_id,
             sessions=[session_to_proto(session, now) for session in sessions],
         )
-        response = await self._call(
+        response = await self._call_once(
             lambda stub: stub.PublishSessions(request, timeout=self._call_timeout)
         )
         return [from_item_status(status) for status in response.statuses]
@@ -197,14 +199,21 @@ class DirectoryClient:
         self, send: Callable[[DirectoryServiceAsyncStub], Awaitable[ResponseT]]
     ) -> ResponseT:
         for _ in self._stubs[1:]:
-            stub = self._stubs[self._current]
-            try:
-                with domain_errors():
-                    return await send(stub)
-            except _TRY_NEXT:
-                self._rotate(stub)
+            with suppress(*_TRY_NEXT):
+                return await self._call_once(send)
         with domain_errors():
             return await send(self._stubs[self._current])
+
+    async def _call_once(
+        self, send: Callable[[DirectoryServiceAsyncStub], Awaitable[ResponseT]]
+    ) -> ResponseT:
+        stub = self._stubs[self._current]
+        try:
+            with domain_errors():
+                return await send(stub)
+        except _TRY_NEXT:
+            self._rotate(stub)
+            raise
 
     def _rotate(self, failed: DirectoryServiceAsyncStub) -> None:
         if self._stubs[self._current] is failed:

@@ -81,7 +81,8 @@ class EtcdStore:
     async def put(self, items: Mapping[str, bytes], lease_id: int = NO_LEASE) -> int:
         """As the port says."""
         puts = [self._put(key, value, lease_id) for key, value in items.items()]
-        _, responses = await self._transact([], puts, [])
+        # Once: what a member that hangs was asked for it may do much later, over a removal.
+        _, responses = await self._transact([], puts, [], tries=1)
         return _last_revision(responses)
 
     async def put_if(

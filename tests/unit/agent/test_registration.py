@@ -62,7 +62,7 @@ class Directory:
 
     async def renew(self, registration_id: str) -> Registration:
         self._maybe_fail()
-        self._require(registration_id)
+        self.require(registration_id)
         self.lease = Registration(registration_id, TTL, self.clock.now() + TTL)
         return self.lease
 
@@ -75,7 +75,7 @@ class Directory:
         self, registration_id: str, sessions: Sequence[Session]
     ) -> list[ContraflowError | None]:
         self._maybe_fail()
-        self._require(registration_id)
+        self.require(registration_id)
         self.batches.append(len(sessions))
         outcomes: list[ContraflowError | None] = []
         for session in sessions:
@@ -101,9 +101,8 @@ class Directory:
     def alive(self) -> bool:
         return self.lease is not None and self.lease.expires_at > self.clock.now()
 
-    def _require(self, registration_id: str) -> None:
+    def require(self, registration_id: str) -> None:
         if not self.alive() or self.lease is None or self.lease.registration_id != registration_id:
-            self.lose()
             raise RegistrationNotFound("lapsed")
 
     def _maybe_fail(self) -> None:
@@ -216,6 +215,26 @@ async def test_failures_are_retried_for_ever_and_nothing_is_lost() -> None:
         assert not world.directory.alive()
         world.directory.failure = None
         await world.idle(TTL / 3)
+        assert world.directory.sessions == world.expected()
+
+
+async def test_a_publication_without_an_answer_can_not_come_true_later() -> None:
+    """As of a member of etcd that stood still: it does what it was asked once it goes on."""
+    world = World(sessions=2)
+    async with world.running():
+        await world.idle(0.0)
+        lease = world.directory.lease
+        assert lease is not None
+        world.directory.failure = StoreUnavailable("no answer")
+        world.tell("new", session="0")
+        await world.idle(0.0)
+        world.directory.failure = None
+        await world.idle(TTL / 9)
+        world.tell("new", State.READ, session="0")
+        await world.idle(0.0)
+        with pytest.raises(RegistrationNotFound):
+            world.directory.require(lease.registration_id)
+        assert world.directory.alive()
         assert world.directory.sessions == world.expected()
 
 
