@@ -42,6 +42,8 @@ async def fleets(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Flee
 @pytest_asyncio.fixture(loop_scope="session")
 async def fleet(fleets: Fleets, request: pytest.FixtureRequest) -> AsyncIterator[Fleet]:
     failed = request.session.testsfailed
-    yield await fleets.one()
+    fleet = await fleets.one()
+    fleet.test = request.node.name
+    yield fleet
     if request.session.testsfailed > failed:
         await fleets.end()

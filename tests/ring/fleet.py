@@ -53,6 +53,8 @@ class Fleet:
         self.network = network
         self.layout = Layout(network, folder)
         self.folder = folder
+        self.test = ""
+        """What it is used for now; also the seed of what is said to it."""
         self.harms: list[Harm] = []
         """What has been done to parts, in order."""
         self.targets: dict[str, str] = {}

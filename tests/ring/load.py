@@ -1,5 +1,5 @@
-"""Conversations over both routers, for as long as they are let: with pauses, forks, and some of
-them without a session id. A seed decides what is said."""
+"""Conversations over both routers, for as long as they are let: with pauses, forks and rewritten
+pasts, some of them without a session id. A seed decides what is said."""
 
 from __future__ import annotations
 
@@ -43,6 +43,21 @@ class Past:
         """For people."""
         return self.session or f"the one that begins {self.messages[0]['content'][:20]!r}"
 
+    def take(self, outcome: Outcome) -> None:
+        """The answer of a turn."""
+        self.turns += 1
+        if self.session:
+            self.prompt += outcome.ids
+        else:
+            self.messages.append({"role": "assistant", "content": outcome.text})
+
+    def say(self, text: str) -> None:
+        """What the client says next."""
+        if self.session:
+            self.prompt += text.encode()
+        else:
+            self.messages.append({"role": "user", "content": text})
+
     def copy(self) -> Past:
         """Of a fork."""
         return Past(self.session, list(self.prompt), list(self.messages), self.turns)
@@ -79,7 +94,7 @@ class Clients:
         if turn.good:
             self.good += 1
             self.pulled += turn.pulled
-            past.turns += 1
+            past.take(turn.outcome)
         return turn
 
     async def until_turned_over(self) -> None:
@@ -123,7 +138,7 @@ class Clients:
 class Load:
     """Conversations one after the other, so many at a time, until it is told to stop."""
 
-    def __init__(self, clients: Clients, seed: int) -> None:
+    def __init__(self, clients: Clients, seed: str) -> None:
         self._clients = clients
         self._seed = seed
         self._stopped = asyncio.Event()
@@ -143,25 +158,38 @@ class Load:
         conversations = 0
         while not self._stopped.is_set():
             conversations += 1
-            session = f"s{self._seed}-{number}-{conversations}" if number % 3 else ""
+            session = f"{self._seed}/{number}/{conversations}" if number % 3 else ""
             past = begin(random, session)
             await self._hold(random, past, random.randint(2, 6))
 
     async def _hold(self, random: Random, past: Past, turns: int) -> None:
         while past.turns < turns and await self._thought(random):
             if past.turns and random.random() < 0.15:
-                branches = [past.copy(), past.copy()]
-                seeds = [random.getrandbits(64) for _ in branches]
-                await asyncio.gather(*(
-                    self._hold(Random(seed), one, turns)
-                    for seed, one in zip(seeds, branches, strict=True)
-                ))  # fmt: skip
+                await self._fork(random, past, turns)
                 return
-            router, tokens = random.choice(ROUTERS), random.randint(8, 32)
-            turn = await self._clients.turn(past, router, tokens, stream=random.random() < 0.5)
-            if not turn.good:
+            if past.turns and random.random() < 0.15:
+                rewrite(random, past)
+            if not await self._turn(random, past):
                 return  # a client that was failed begins anew
-            go_on(random, past, turn.outcome)
+
+    async def _fork(self, random: Random, past: Past, turns: int) -> None:
+        """Branches that all go on at once, and then each as it likes."""
+
+        async def branch(random: Random, past: Past) -> None:
+            if await self._turn(random, past):
+                await self._hold(random, past, turns)
+
+        branches = [branch(Random(random.getrandbits(64)), past.copy()) for _ in range(2)]
+        await asyncio.gather(*branches)
+
+    async def _turn(self, random: Random, past: Past) -> bool:
+        """True if it ended well."""
+        if past.turns:
+            past.say(text(random, 40))
+        # Long answers are worth a pull also where prefill has all that it has computed itself.
+        router, tokens = random.choice(ROUTERS), random.choice((8, 30, 110))
+        turn = await self._clients.turn(past, router, tokens, stream=random.random() < 0.5)
+        return turn.good
 
     async def _thought(self, random: Random) -> bool:
         """False if nothing more is to be said."""
@@ -174,7 +202,7 @@ class Load:
 
 
 @asynccontextmanager
-async def load(clients: Clients, seed: int) -> AsyncIterator[None]:
+async def load(clients: Clients, seed: str) -> AsyncIterator[None]:
     """Runs during the context, and has ended after it."""
     load = Load(clients, seed)
     running = asyncio.ensure_future(load.run())
@@ -182,8 +210,13 @@ async def load(clients: Clients, seed: int) -> AsyncIterator[None]:
         yield
         load.stop()
         await running
+    except AssertionError as error:
+        if running.done():
+            error.add_note(f"the conversations have ended too early: {running!r}")
+        raise
     finally:
         running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 def begin(random: Random, session: str) -> Past:
@@ -193,16 +226,15 @@ def begin(random: Random, session: str) -> Past:
     return Past(session, list(opening.encode()) if session else [], messages)
 
 
-def go_on(random: Random, past: Past, outcome: Outcome) -> None:
-    """What was answered, and what the client says next."""
-    said = text(random, 40)
+def rewrite(random: Random, past: Past) -> None:
+    """As where reasoning is stripped, or a template drifts: what engines hold is another past."""
     if past.session:
-        past.prompt += [*outcome.ids, *said.encode()]
+        at = random.randrange(len(past.prompt) // 2, len(past.prompt))
+        past.prompt[at : at + random.choice((0, 1, 9))] = text(random, 5).encode()
     else:
-        past.messages += [
-            {"role": "assistant", "content": outcome.text},
-            {"role": "user", "content": said},
-        ]
+        at = random.randrange(1, len(past.messages))
+        said = past.messages[at]
+        past.messages[at] = {**said, "content": said["content"][:-4] + "edit"}
 
 
 def text(random: Random, length: int) -> str:

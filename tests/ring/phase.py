@@ -17,7 +17,7 @@ from contraflow.v1.router_service_pb2 import DECISION_PULL
 from tests.ring.fleet import Fleet
 from tests.ring.history import History, Turn
 from tests.ring.layout import AGENTS, ENGINES, PREFIX, ROUTERS
-from tests.ring.load import Clients, Past, begin, go_on, load
+from tests.ring.load import Clients, Past, begin, load, text
 from tests.ring.watch import watched
 from tests.support.wait import until, until_good
 
@@ -25,7 +25,6 @@ _FEW_TURNS = 15
 _ANSWER = 120  # tokens: more than what prefill has itself, by enough for a pull
 _REUSE_SECONDS = 40.0
 _LEFT_SECONDS = 40.0
-_numbers = itertools.count(1)
 
 
 class Phase:
@@ -49,25 +48,33 @@ class Phase:
         """Returns once etcd holds nothing of any engine."""
         await until_good(self.fleet.records, lambda records: not records)
 
-    async def check(self, seed: int) -> None:
+    def violations(self) -> list[str]:
+        """What must not be, of all that has happened so far."""
+        return self.history.violations(self.fleet.harms, self.fleet.router_turns())
+
+    def story(self) -> str:
+        """For whoever looks into a failure."""
+        done = map(str, self.fleet.harms[-10:])
+        return "\n".join([*self.violations()[:20], *done, f"logs: {self.fleet.folder}"])
+
+    async def check(self) -> None:
         """All that must hold, conversations ended."""
-        wrong = self.history.violations(self.fleet.harms, self.fleet.router_turns())
-        assert not wrong, _said(wrong, self.fleet)
-        await self._reuse_returns(seed)
+        assert not self.violations()
+        await self._reuse_returns()
         await self._nothing_is_left()
 
-    async def _reuse_returns(self, seed: int) -> None:
+    async def _reuse_returns(self) -> None:
         """On every router: for its own conversations, and for those of the other one."""
-        random = Random(f"reuse/{seed}")
+        random = Random(f"{self.fleet.test}/reuse")
         for first, second in itertools.product(ROUTERS, repeat=2):
-            name = f"reuse-{seed}-{first}-{second}"
+            name = f"{self.fleet.test}/{first}/{second}"
             attempts = itertools.count(1)
 
             async def second_turn(first: str = first, second: str = second) -> Turn | None:
                 past = begin(random, f"{name}-{next(attempts)}")  # noqa: B023 - awaited below
                 turn = await self.clients.turn(past, first, _ANSWER)
                 assert turn.good, str(turn)
-                go_on(random, past, turn.outcome)
+                past.say(text(random, 40))
                 if first != second and not await self._known(past, second):
                     return None
                 turn = await self.clients.turn(past, second, _ANSWER)
@@ -125,16 +132,15 @@ class Phase:
 async def phase(fleet: Fleet) -> AsyncIterator[Phase]:
     """Conversations are under way; faults that are made in it shall be over at its end. Then
     everything comes back, and what has happened is checked."""
-    seed = next(_numbers)
     phase = Phase(fleet)
     async with watched(fleet, phase.history):
-        async with load(phase.clients, seed):
-            await phase.turns_go_on()
-            yield phase
-            await fleet.until_settled()
-            await phase.turns_go_on()
-        await phase.check(seed)
-
-
-def _said(wrong: list[str], fleet: Fleet) -> str:
-    return "\n".join([*wrong[:20], *map(str, fleet.harms[-10:]), f"logs: {fleet.folder}"])
+        try:
+            async with load(phase.clients, fleet.test):
+                await phase.turns_go_on()
+                yield phase
+                await fleet.until_settled()
+                await phase.turns_go_on()
+            await phase.check()
+        except AssertionError as error:
+            error.add_note(phase.story())
+            raise
