@@ -207,15 +207,16 @@ async def test_prefill_is_killed_before_decode_has_read(slow: Slow) -> None:
     """It does not come back: the last test of all here."""
     cluster, deployment = slow.cluster, slow.cluster.deployment
     talk = Conversation.with_opening(cluster, 320)
-    before = await cluster.until_steady()
+    free, before = await cluster.until_steady(), await slow.decode()
     with slow.held_up("waiting"):
         turn = asyncio.create_task(cluster.turn(talk.prompt, talk.session, 60))
-        await until_good(cluster.pinned, lambda share: share > before + FEW)
+        await until_good(cluster.pinned, lambda share: share > free + FEW)
         await deployment.kill(cluster.prefill.name)
     reply = await turn
 
     assert reply.status == 200, reply
     await talk.heard(reply.ids, 60, reply.report)
+    await until_good(slow.decode, lambda now: now.computed >= before.computed + 320)
     await cluster.until_handles(talk.session, 1)
     # Nobody computes for decode any more.
     assert (await talk.turn()).report["reason"] == "PREFILL_UNREACHABLE"
