@@ -317,7 +317,7 @@ class Cluster:
 
 
 def _post(base_url: str, path: str, body: Mapping[str, Any]) -> Reply:
-    connection = connect(base_url, 120.0)
+    connection = connect(base_url, 300.0)
     try:
         data = json.dumps(body).encode()
         connection.request("POST", path, data, {"content-type": "application/json"})

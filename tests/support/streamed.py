@@ -63,7 +63,7 @@ async def _read(
         "model": MODEL_NAME, "temperature": 0, "return_token_ids": True, "ignore_eos": True,
         "prompt": list(prompt), "max_tokens": tokens, "session_id": session, "stream": True,
     }  # fmt: skip
-    timeout = aiohttp.ClientTimeout(total=120)
+    timeout = aiohttp.ClientTimeout(total=300)
     async with (
         aiohttp.ClientSession(timeout=timeout, read_bufsize=1 << 20) as http,
         http.post(f"{router.http}/v1/completions", json=body) as response,

@@ -197,6 +197,9 @@ async def fleet(request: pytest.FixtureRequest) -> AsyncIterator[Fleet]:
         max_model_len=1024,
         recompute_threshold_tokens=8,
         acquire_deadline=10.0,
+        # On two cores the first read of an engine from another may take more than a minute.
+        claim_start_by=120.0,
+        claim_max_read=120.0,
         # As the units have it: what runs may end.
         engine_args=("--shutdown-timeout", STOPPING[request.param]),
         start_deadline=LONGEST,
