@@ -166,7 +166,7 @@ _OF_A_CAMPAIGN = ("seeds", "first", "jobs", "least", "planted")
 
 @commands.command()
 @click.option(
-    "--seeds", type=click.IntRange(1), default=150, show_default=True, metavar="N",
+    "--seeds", type=click.IntRange(1), default=200, show_default=True, metavar="N",
     help="How many worlds.",
 )  # fmt: skip
 @click.option(

@@ -118,8 +118,6 @@ async def _stream(
     keep_failure: bool,
 ) -> None:
     events = SseFilter()
-    if not keep_failure:
-        responder.start(response.status, headers)
     first, failed = True, False
     held = b""
     async for data in response.iter_raw():
@@ -128,16 +126,15 @@ async def _stream(
         if tell_of_abort(passed):
             raise Aborted
         if first:
-            if not responder.started:
-                opening, passed = opening_of(passed), held + passed
-                if opening is Opening.ABORTED:
-                    raise Aborted
-                if opening is Opening.FAILED:
-                    raise Unanswered("an error in place of an answer")
-                if opening is Opening.SILENT:
-                    held = passed
-                    continue
-                responder.start(response.status, headers)
+            opening, passed = opening_of(passed), held + passed
+            if opening is Opening.ABORTED:
+                raise Aborted
+            if opening is Opening.FAILED and keep_failure:
+                raise Unanswered("an error in place of an answer")
+            if opening is Opening.SILENT:
+                held = passed
+                continue
+            responder.start(response.status, headers)
             on_first_byte()
             first = False
         if reader is not None:

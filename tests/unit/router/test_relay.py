@@ -14,6 +14,7 @@ ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}
 TEXT = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
 ERROR = b'data: {"error":{"message":"m","type":"InternalServerError","code":500}}\n\n'
 DONE = b"data: [DONE]\n\n"
+ABORT = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"abort"}]}\n\n'
 RESET = UpstreamReset(Origin.parse("http://d1:1"), "cut", bytes_sent=True, response_started=True)
 
 
@@ -81,10 +82,16 @@ async def test_a_role_is_held_until_something_is_said_and_then_passed_on_with_it
     ]  # fmt: skip
 
 
-async def test_nothing_is_held_of_a_leg_that_is_not_sent_again() -> None:
-    assert await passed(ROLE, TEXT, DONE, keep_failure=False) == [
-        "start", "first", ROLE, TEXT, "end", DONE, "finish",
-    ]  # fmt: skip
+@pytest.mark.parametrize("keep_failure", [True, False])
+@pytest.mark.parametrize("pieces", [(ABORT, DONE), (ROLE, ABORT), (ROLE, ROLE + ABORT)])
+async def test_an_engine_that_is_being_stopped_leaves_the_client_untouched(
+    pieces: Any, keep_failure: bool
+) -> None:
+    assert await passed(*pieces, keep_failure=keep_failure) == ["Aborted"]
+
+
+async def test_a_leg_that_breaks_before_it_says_anything_is_not_begun_for_the_client() -> None:
+    assert await passed(ROLE, RESET, keep_failure=False) == ["UpstreamReset"]
 
 
 @pytest.mark.parametrize("pieces", [(ERROR, DONE), (ROLE, ERROR), (ROLE, RESET), (TEXT[:9], RESET)])
