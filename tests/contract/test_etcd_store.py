@@ -43,6 +43,7 @@ async def test_a_dead_endpoint_is_passed_over(etcd: EtcdProcess, attempt: int) -
     store = EtcdStore([DEAD, etcd.address])
     key = f"failover-{attempt}"
     async with asyncio.timeout(30):
+        assert await store.get([key]) == [None]
         async with aclosing(store.watch(key, 1)) as watch:
             seen = asyncio.ensure_future(anext(watch))
             revision = await store.put({key: b"1"})
@@ -60,8 +61,23 @@ async def test_what_many_calls_suffer_from_one_endpoint_is_not_held_against_the_
     store = EtcdStore([silent, etcd.address], timeout=0.5)
     keys = [f"many-{number}" for number in range(4)]
     async with server, asyncio.timeout(60):
-        revisions = await asyncio.gather(*(store.put({key: b"1"}) for key in keys))
-    assert len(set(revisions)) == len(keys)
+        found = await asyncio.gather(*(store.get([key]) for key in keys))
+    assert found == [[None]] * len(keys)
+    await store.close()
+
+
+async def test_a_write_without_an_answer_is_not_repeated_and_the_next_goes_elsewhere(
+    etcd: EtcdProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "choice", operator.itemgetter(0))
+    store = EtcdStore([DEAD, etcd.address])
+    with pytest.raises(StoreUnavailable):
+        await store.put({"once": b"1"})
+    assert await store.get(["once"]) == [None]
+    revision = await store.put({"once": b"2"})
+    assert [item and (item.value, item.revision) for item in await store.get(["once"])] == [
+        (b"2", revision)
+    ]
     await store.close()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import inspect
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -20,7 +21,10 @@ if importlib.util.find_spec("orjson") is None:
 
 from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse
+from vllm.entrypoints.openai.chat_completion.protocol import (
+    ChatCompletionResponse,
+    ChatCompletionStreamResponse,
+)
 
 PARAMS = {"do_remote_decode": True, "do_remote_prefill": False, "contraflow": {"turn_id": "t"}}
 THINKING = {"thinking": {"type": "enabled", "budget_tokens": 2048}}
@@ -50,18 +54,25 @@ def answered(message: dict[str, Any], tokens: int = 1, reason: str = "stop") -> 
 async def aborted_stream() -> list[str]:
     """The events that come of a chat stream that ends before it has said anything."""
 
-    async def chat() -> AsyncIterator[str]:
+    converter = AnthropicServingMessages.message_stream_converter
+    as_text = "str" in str(inspect.signature(converter).parameters["generator"].annotation)
+
+    async def chat() -> AsyncIterator[Any]:
         usage = {"prompt_tokens": 3, "completion_tokens": 0, "total_tokens": 3}
         choices = [{"delta": {"role": "assistant", "content": ""}}]
         yield chunk(choices, usage)
         yield chunk([{"delta": {}, "finish_reason": "abort"}], usage)
         yield chunk([], usage)
-        yield "data: [DONE]\n\n"
+        if as_text:
+            yield "data: [DONE]\n\n"
 
-    def chunk(choices: list[dict[str, Any]], usage: dict[str, int]) -> str:
-        whole = {"id": "c", "created": 1, "model": "tiny", "usage": usage}
+    def chunk(choices: list[dict[str, Any]], usage: dict[str, int]) -> Any:
         indexed = [{"index": 0, **choice} for choice in choices]
-        return f"data: {json.dumps({**whole, 'choices': indexed})}\n\n"
+        whole = {"id": "c", "created": 1, "model": "tiny", "usage": usage, "choices": indexed}
+        # Text in 0.32, as the chat API sends it; the chunks themselves in 0.33.
+        if as_text:
+            return f"data: {json.dumps(whole)}\n\n"
+        return ChatCompletionStreamResponse.model_validate(whole)
 
     server = object.__new__(AnthropicServingMessages)
     return [event async for event in server.message_stream_converter(chat())]
