@@ -18,7 +18,6 @@ STRANGE: dict[str, Any] = {
     "future_float": 1e-300,
     "future_flag": False,
     "null_key": None,
-    "tp_size": None,
     "remote_block_ids": [[4, 5], [], [6]],
     "nested": {
         "lists": [[1, [2, [None]]], {"_deep": "kept: only the engine's own keys are private"}]

@@ -13,6 +13,11 @@ from tests.support.cluster import Cluster
 from contraflow.cli.deployment import Deployment, DeploymentSpec, EngineKind
 
 KINDS = [EngineKind.SIM, pytest.param(EngineKind.VLLM, marks=pytest.mark.engines)]
+SLOW_KINDS = [
+    EngineKind.SIM,
+    pytest.param(EngineKind.VLLM, marks=[pytest.mark.engines, pytest.mark.slow]),
+]
+"""For tests that wait for real leases, or start engines over and over."""
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session", params=KINDS, ids=str)

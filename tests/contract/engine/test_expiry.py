@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import pytest
 import pytest_asyncio
-from tests.contract.engine.conftest import KINDS
+from tests.contract.engine.conftest import SLOW_KINDS
 from tests.support.cluster import Cluster
 from tests.support.wait import until_good
 
@@ -26,7 +26,7 @@ MAX_IDLE = 22.0  # renewed at 6, 12 and 18 seconds, or a pass later each; expire
 BUDGET = 40  # blocks
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session", params=KINDS, ids=str)
+@pytest_asyncio.fixture(scope="module", loop_scope="session", params=SLOW_KINDS, ids=str)
 async def short_lived(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
     spec = DeploymentSpec(
         engine=request.param,

@@ -12,6 +12,7 @@ from functools import partial
 import grpc
 import pytest
 import pytest_asyncio
+from tests.contract.engine.conftest import SLOW_KINDS
 from tests.contract.engine.test_losses import count_records
 from tests.support.cluster import Cluster
 from tests.support.conversation import Conversation
@@ -27,10 +28,6 @@ from contraflow.v1.router_service_pb2_grpc import RouterServiceStub
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-KINDS = [
-    EngineKind.SIM,
-    pytest.param(EngineKind.VLLM, marks=[pytest.mark.engines, pytest.mark.slow]),
-]
 CONVERSATIONS = 20
 TURNS, OPENING, TOKENS = 4, 100, 16
 THINKING = {EngineKind.SIM: 0.1, EngineKind.VLLM: 12.0}
@@ -186,7 +183,7 @@ class Load:
         return dict(said.report)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session", params=KINDS, ids=str)
+@pytest_asyncio.fixture(scope="module", loop_scope="session", params=SLOW_KINDS, ids=str)
 async def fleet(request: pytest.FixtureRequest) -> AsyncIterator[Fleet]:
     spec = DeploymentSpec(
         engine=request.param,
