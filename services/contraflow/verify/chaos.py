@@ -30,6 +30,8 @@ class Chaos:
         self._skip = skip
         self._stopped = asyncio.Event()
         self._open: set[asyncio.Task[None]] = set()
+        self._dying: set[str] = set()
+        """Processes that are being stopped: killed by nobody else, or two would follow each."""
         self._faults: dict[str, tuple[float, Callable[[Random], Awaitable[None]]]] = {
             "storm": (6.0, self._storm),
             "death": (3.0, self._death),
@@ -86,8 +88,9 @@ class Chaos:
         # One that holds claims by preference: they are few and short.
         names = [name for name in world.named(kind) if world.holds_claims(name)]
         name = random.choice(names or world.named(kind))
-        if not world.processes[name].part.alive:
+        if name in self._dying or not world.processes[name].part.alive:
             return
+        self._dying.add(name)
         if engine := kind in ("prefill", "decode"):
             world.down[name] += 1
         if engine and random.random() < 0.4:
@@ -96,6 +99,7 @@ class Chaos:
         else:
             world.net.count(f"KILL_{kind.upper()}")
         await world.kill(name)
+        self._dying.discard(name)
         await self._wait(random.choice((0.0, 1.0, 5.0, 30.0)))
         await world.launch(name)
         if engine:
