@@ -21,8 +21,9 @@ def root(model: str) -> bytes:
 
 def attend(state: bytes, content: Content, length: int) -> bytes:
     """State after the first ``length`` tokens of a block, as its KV tells them."""
-    held = content.tokens[:length]
-    held += [-1] * (length - len(held))
+    held = content.tokens
+    if len(held) != length:
+        held = held[:length] + [-1] * (length - len(held))
     data = state + content.seed.ljust(16) + array("q", held).tobytes()
     return hashlib.blake2b(data, digest_size=16).digest()
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from contraflow.sim.api import SimRequest
-from contraflow.sim.model import root, sample
-from contraflow.sim.pool import Block
-from contraflow.sim.sequence import Sequence
+from contraflow.sim.model import attend, root, sample
+from contraflow.sim.pool import Content
 from contraflow.verify.shape import BLOCK, MODEL
 
 
@@ -14,11 +15,21 @@ def generate(
 ) -> list[int]:
     """The first ``tokens`` tokens behind ``prompt``, greedily and without an end."""
     request = SimRequest("reference", prompt, max_tokens=tokens, ignore_eos=True)
-    sequence = Sequence(request, block_size, root(model))
-    blocks = (len(prompt) + tokens) // block_size + 1
-    sequence.blocks = [Block(number) for number in range(blocks)]
+    known, before, output = list(prompt), root(model), list[int]()
+    start = 0
     for _ in range(tokens):
-        token = sample(sequence.compute(), request, sequence.output)
+        while len(known) - start >= block_size:
+            before = _after(before, tuple(known[start : start + block_size]))
+            start += block_size
+        state = _after(before, tuple(known[start:])) if start < len(known) else before
+        token = sample(state, request, output)
         assert token is not None
-        sequence.append(token)
-    return sequence.output
+        known.append(token)
+        output.append(token)
+    return output
+
+
+@lru_cache(maxsize=1 << 14)
+def _after(state: bytes, tokens: tuple[int, ...]) -> bytes:
+    # The prompts of a conversation begin alike.
+    return attend(state, Content(state, list(tokens)), len(tokens))

@@ -49,7 +49,7 @@ def draw(random: Random) -> Shape:
     return Shape(
         engines=tuple(engines),
         routers=random.randint(1, 3),
-        conversations=random.randint(6, 24),
+        conversations=random.randint(8, 40),
         retention_ttl=max(ttl, 60.0) if random.random() < 0.5 else ttl,
         max_idle=random.choice((0.0, 0.0, 60.0, 240.0)),
         budget_share=random.choice((0.25, 0.5, 0.9)),

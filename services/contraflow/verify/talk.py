@@ -10,11 +10,11 @@ from typing import Any
 from contraflow.sim.http.chat import chat_prompt
 from contraflow.verify.client import Outcome, ask
 from contraflow.verify.reference import generate
-from contraflow.verify.shape import BLOCK, MAX_MODEL_LEN, MODEL, TENANTS
+from contraflow.verify.shape import BLOCK, MODEL, TENANTS
 from contraflow.verify.world import World
 
 _WORDS = ("alpha", "bravo", "carbon", "delta", "echo", "foxtrot", "gamma", "hotel", "india")
-_LEAST_PROMPT = 260  # tokens: 32 blocks and a rest
+_LEAST_PROMPT, _MOST_PROMPT = 260, 560  # tokens: 32 blocks and a rest
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class Conversation:
             await asyncio.sleep(self._think())
             if self.turns.left <= 0:
                 return
-            if self._length() > MAX_MODEL_LEN - 160:
+            if self._length() > _MOST_PROMPT:
                 self.fresh()
             if self.random.random() < 0.05:
                 await asyncio.gather(*(self._turn(fork=True) for _ in range(3)))
@@ -82,7 +82,7 @@ class Conversation:
             await asyncio.sleep(1.0)
             return
         self._edit()
-        tokens = self.random.randint(4, 24)
+        tokens = self.random.randint(1, 12)
         path, body, prompt = self._request(tokens)
         patience = self.random.expovariate(1.0) if self.random.random() < 0.06 else None
         faults = world.net.faults.total()
