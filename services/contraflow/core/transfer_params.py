@@ -109,6 +109,6 @@ def _is_positive(value: object) -> bool:
 
 
 def _are_ids(group: object) -> bool:
-    return isinstance(group, list | tuple) and all(
-        type(block) is int and 0 <= block < 2**32 for block in group
-    )
+    if not isinstance(group, list | tuple) or not set(map(type, group)) <= {int}:
+        return False
+    return not group or (min(group) >= 0 and max(group) < 2**32)

@@ -129,7 +129,9 @@ class MemoryStore:
         self._require_open()
         if position < self._compacted:
             raise RevisionCompacted(f"revision {position} is compacted")
-        return [batch for batch in self._history if batch.revision >= position]
+        # One batch a revision, without a gap.
+        first = self._history[0].revision if self._history else position
+        return self._history[max(0, position - first) :]
 
     async def _write(self, puts: Mapping[str, bytes], removes: Iterable[str], lease_id: int) -> int:
         gone = sorted(key for key in removes if key in self._items)

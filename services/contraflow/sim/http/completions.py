@@ -57,7 +57,7 @@ def _prompts(prompt: str | list[Any]) -> list[list[int]]:
     several = prompt if prompt and not isinstance(prompt[0], int) else [prompt]
     found = [encode(one) if isinstance(one, str) else one for one in several]
     for one in found:
-        if not (isinstance(one, list) and all(type(token) is int for token in one)):
+        if not (isinstance(one, list) and set(map(type, one)) <= {int}):
             raise ApiError(
                 400, "prompt must be a text, a list of token ids, or a list of such.",
                 param="prompt",
