@@ -15,13 +15,23 @@ pytestmark = [
 
 
 @pytest.mark.parametrize(
-    "part", ["etcd-2", "directory-1", "agent-1", "router-2", "prefill-1", "decode-2"]
+    "parts",
+    [
+        ["etcd-2"],
+        ["directory-1"],
+        ["agent-1"],
+        ["router-2"],
+        ["prefill-1"],
+        ["decode-2"],
+        ETCDS,
+    ],
+    ids="+".join,
 )
-async def test_a_part_is_killed_and_comes_back(fleet: Fleet, part: str) -> None:
+async def test_what_is_killed_comes_back(fleet: Fleet, parts: list[str]) -> None:
     async with phase(fleet) as under_way:
-        await fleet.kill(part)
+        await fleet.kill(*parts)
         await under_way.turns_go_on()
-        await fleet.start(part)
+        await fleet.start(*parts)
 
 
 async def test_a_router_starts_while_the_directory_that_it_asks_first_stands_still(
@@ -33,13 +43,6 @@ async def test_a_router_starts_while_the_directory_that_it_asks_first_stands_sti
             await fleet.start("router-1")
             await under_way.until_turn("one through it", lambda turn: turn.router == "router-1")
             await under_way.turns_go_on()
-
-
-async def test_etcd_is_killed_as_a_whole_and_comes_back(fleet: Fleet) -> None:
-    async with phase(fleet) as under_way:
-        await fleet.kill(*ETCDS)
-        await under_way.turns_go_on()
-        await fleet.start(*ETCDS)
 
 
 async def test_both_directories_are_killed_and_come_back(fleet: Fleet) -> None:
