@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from hashlib import blake2b
 
 from contraflow.core.errors import NoEligibleEngine
 from contraflow.core.fleet import Engine, FleetView, Role
@@ -123,9 +124,9 @@ def plan_turn(
     home = _home(view, request)
     twin = _first(view, _holders(view, request.session_key)) if request.continues else None
     decodes = _candidates(view, request, load, Role.DECODE, prefer=home, lean=twin)
-    decode = _best(decodes, Role.DECODE, request.model)
+    decode = _best(decodes, Role.DECODE, request)
     prefills = _of_class(_candidates(view, request, load, Role.PREFILL), decode)
-    prefill = _best(prefills, Role.PREFILL, request.model)
+    prefill = _best(prefills, Role.PREFILL, request)
     decision, reason, tokens, handle_id = _decide(view, request, prefill, decode, home, policy)
     pull = decision is Decision.PULL
     return Plan(
@@ -249,11 +250,17 @@ def _score(
     return 0.5 * leans - load.get(engine.engine_id, 0)
 
 
-def _best(candidates: tuple[Candidate, ...], role: Role, model: str) -> Engine:
+def _best(candidates: tuple[Candidate, ...], role: Role, request: TurnRequest) -> Engine:
     eligible = [candidate for candidate in candidates if not candidate.rejected]
     if not eligible:
-        raise NoEligibleEngine(f"no {role.value} engine serves the model", model=model)
-    return max(eligible, key=lambda candidate: candidate.score).engine
+        raise NoEligibleEngine(f"no {role.value} engine serves the model", model=request.model)
+    best = max(eligible, key=lambda one: (one.score, _rank(request.session_key, one.engine)))
+    return best.engine
+
+
+def _rank(session_key: str, engine: Engine) -> bytes:
+    # Rendezvous hashing: on an idle fleet too, sessions are spread and each keeps its engines.
+    return blake2b(f"{session_key}/{engine.engine_id}".encode(), digest_size=8).digest()
 
 
 def _decide(

@@ -41,7 +41,7 @@ def test_another_prefill_engine_pulls_in_its_place() -> None:
 
 
 def test_one_that_can_not_pull_computes() -> None:
-    found = plan(engine("d1"), engine("p1"), engine("p2", bidirectional=False))
+    found = plan(engine("d1"), engine("p1"), engine("p2", bidirectional=False), load={"p2": 1})
     other = without(found, found.prefill)
     assert other is not None
     assert (other.prefill.engine_id, other.home, other.handle_id) == ("p2", None, "")
