@@ -27,10 +27,12 @@ async def test_scenario_15_each_rank_behind_an_endpoint_is_addressed_on_its_own(
         assert answer.plan["decode"] == "d3"
         assert world.decode.last.headers["x-data-parallel-rank"] == "2"
         assert world.agent.acquired[0].engine_id == "d3"
-        del world.replica.engines["p1"]
+        first, left = answer.plan["prefill"], {"p1": "0", "p2": "1", "p3": "2"}
+        assert world.prefill.last.headers["x-data-parallel-rank"] == left.pop(first)
+        del world.replica.engines[first]
         answer = await world.chat(**SESSION)
-        assert answer.plan["prefill"] == "p2"
-        assert world.prefill.last.headers["x-data-parallel-rank"] == "1"
+        rank = world.prefill.last.headers["x-data-parallel-rank"]
+        assert rank == left[answer.plan["prefill"]]
 
 
 async def test_scenario_23_a_pair_of_two_classes_serves_without_a_claim() -> None:
