@@ -101,6 +101,9 @@ class Chaos:
         await world.kill(name)
         self._dying.discard(name)
         await self._wait(random.choice((0.0, 1.0, 5.0, 30.0)))
+        if name in world.shape.fixed_ids:
+            # A reader that was sent to the one before could not tell that this is another.
+            await asyncio.sleep(world.shape.start_by + world.shape.max_read)
         await world.launch(name)
         if engine:
             await self._wait(_UNHEARD_SECONDS)
