@@ -72,7 +72,10 @@ def drain(
             "pulled from it"
         )
     else:
-        click.echo(f"{drained.engine_id} takes no new turns and holds no handle: it may be stopped")
+        click.echo(
+            f"{drained.engine_id} takes no new turns and holds no handle: once no turn runs there "
+            "it may be stopped"
+        )
 
 
 def _wait(servers: Servers, engine: engine_pb2.Engine) -> int:
