@@ -74,7 +74,7 @@ def test_an_engine_is_asked_for_grpc_and_protobuf_only(wheel: zipfile.ZipFile) -
     required = metadata.get_all("Requires-Dist") or []
     base = {line.split(">")[0].split("<")[0] for line in required if "extra ==" not in line}
     assert base == {"grpcio", "protobuf"}
-    assert set(metadata.get_all("Provides-Extra") or []) == {"dev", "engine", "services"}
+    assert set(metadata.get_all("Provides-Extra") or []) == {"bench", "dev", "engine", "services"}
 
 
 def test_the_sdist_holds_sources_protos_and_license(dist: Path) -> None:

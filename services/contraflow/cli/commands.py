@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 import contraflow
 from contraflow.cli import operate
+from contraflow.cli.bench.command import bench
 from contraflow.cli.engine_sim import engine_sim
 from contraflow.cli.written import output_is_written
 
@@ -239,6 +240,7 @@ def demo(engine: str) -> None:
     sys.exit(run(EngineKind(engine)))
 
 
+commands.add_command(bench)
 commands.add_command(engine_sim)
 
 

@@ -1,0 +1,1 @@
+"""``contraflow bench``: command (what is asked for), run, counters, table."""
