@@ -164,7 +164,7 @@ def _into_a_folder(
 )  # fmt: skip
 @click.pass_context
 def bench(
-    context: click.Context, legs: tuple[Leg, ...], pages: tuple[Page, ...],
+    context: click.Context, /, legs: tuple[Leg, ...], pages: tuple[Page, ...],
     fresh_salt: tuple[str, ...], api: str, **settings: Any,
 ) -> None:  # fmt: skip
     """Measure multi-turn conversations on OpenAI servers, side by side.
