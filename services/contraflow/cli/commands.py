@@ -76,6 +76,7 @@ def commands() -> None:
       contraflow up --port 8000                keep a deployment running for OpenAI clients
       contraflow router --config router.toml   one service of a cluster
       contraflow ps                            the engines of a cluster
+      contraflow bench --leg a=http://127.0.0.1:8000   multi-turn conversations, measured
 
     Exit status: 0 on success, 1 if something failed, 2 for wrong usage or configuration.
     """

@@ -266,6 +266,21 @@ async def test_a_server_without_ids_is_told_from_one_with_them(world: World) -> 
     assert "--api chat" in driver.results.failures[0].error
 
 
+async def test_a_stream_may_end_without_a_newline(world: World) -> None:
+    await world.serve("a")
+    answer = b'data: {"choices": [{"text": "x"}]}\r\n\r\n: still here\n\ndata: [DONE]'
+
+    def plain(received: Received, responder: Responder) -> bool:
+        responder.respond(200, [], answer)
+        return True
+
+    world.servers["a"].meet = plain
+    driver = world.driver(FORKED)
+    await driver.run(1)
+    assert not driver.results.failures
+    assert {sample.prompt_tokens for sample in driver.results.samples} == {None}
+
+
 async def test_a_word_is_as_long_as_the_server_counts(world: World) -> None:
     await world.serve("a")
     assert await tokens_per_word(world.endpoint("a"), "m", "r") == TOKENS_PER_WORD

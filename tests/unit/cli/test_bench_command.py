@@ -184,6 +184,7 @@ def test_the_default_is_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--leg", "a=http://h:1", "--file", "w.json", "--turns", "3"], "does not go with --file"),
         (["--leg", "a=http://h:1", "--file", "w.json"], "`filetype` must be"),
         (["--leg", "a=http://h:1", "--json", "no/such/x.json"], "make it first"),
+        (["--leg", "a=http://h:1", "--marker", "a b"], "use up to 40 letters"),
         (["--leg", "a=http://h:1", "--metrics", "P=h:3"], "does not start with http://"),
     ],
 )

@@ -15,6 +15,7 @@ from contraflow.runtime.clock import Clock
 from contraflow.web import Origin, UpstreamClient, UpstreamError, UpstreamResponse
 
 _OK = 200
+_DONE = b"[DONE]"
 _MOST_BYTES = 1 << 20
 _SHOWN = 300
 _SAID = ("content", "reasoning_content", "reasoning", "tool_calls")
@@ -62,7 +63,8 @@ class Reply:
         for choice in event.get("choices") or ():
             ids = choice.get("token_ids")
             if ids is not None:
-                self.token_ids = [*(self.token_ids or ()), *ids]
+                self.token_ids = self.token_ids or []
+                self.token_ids += ids
             delta = choice.get("delta") or {}
             text = choice.get("text") or delta.get("content") or ""
             self.text += text
@@ -118,8 +120,8 @@ class Endpoint:
             async with self._request("POST", path, payload, session) as response:
                 await self._must_be_good(response)
                 reply.report = parse_header((response.header(HEADER) or b"").decode("latin-1"))
-                async for event in _events(response):
-                    reply.take(event, self._clock.now() - begun)
+                async for event, arrived in _events(response, self._clock):
+                    reply.take(event, arrived - begun)
         except UpstreamError as error:
             raise TurnError(str(error)) from None
         except (ValueError, AttributeError, TypeError) as error:
@@ -142,21 +144,28 @@ class Endpoint:
             raise TurnError(f"{self.leg.origin} answered {response.status}: {_short(text)}")
 
 
-async def _events(response: UpstreamResponse) -> AsyncIterator[Mapping[str, Any]]:
-    """The events of a stream. Raises TurnError if it ends without ``[DONE]``."""
-    rest = b""
+async def _events(
+    response: UpstreamResponse, clock: Clock
+) -> AsyncIterator[tuple[Mapping[str, Any], float]]:
+    """The events of a stream, and when each arrived: what decoding takes is not the server's.
+
+    Raises TurnError if it ends without ``[DONE]``.
+    """
+    rest, done = b"", False
     async for piece in response.iter_raw():
+        arrived = clock.now()
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
-            if not line.startswith(b"data:"):
-                continue
-            data = line.removeprefix(b"data:").strip()
-            if data == b"[DONE]":
-                async for _ in response.iter_raw():
-                    pass  # a connection that is read to its end can be used again
-                return
-            yield msgspec.json.decode(data)
-    raise TurnError("the stream ended without [DONE]")
+            data = _data(line)
+            done = done or data == _DONE
+            if data and not done:
+                yield msgspec.json.decode(data), arrived
+    if not (done or _data(rest) == _DONE):
+        raise TurnError("the stream ended without [DONE]")
+
+
+def _data(line: bytes) -> bytes:
+    return line.removeprefix(b"data:").strip() if line.startswith(b"data:") else b""
 
 
 def _short(text: str) -> str:

@@ -78,6 +78,12 @@ def _range(context: click.Context, parameter: click.Parameter, value: str | None
     return low, high
 
 
+def _plain(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if value and not _NAME.match(value):
+        raise click.BadParameter("use up to 40 letters, digits, dots and dashes")
+    return value
+
+
 def _into_a_folder(
     context: click.Context, parameter: click.Parameter, value: Path | None
 ) -> Path | None:
@@ -143,7 +149,7 @@ def _into_a_folder(
 )  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, metavar="S")
 @click.option(
-    "--marker", default="", metavar="TEXT",
+    "--marker", default="", metavar="TEXT", callback=_plain,
     help="Same seed and marker, same prompts; a new one by default, lest caches know them.",
 )  # fmt: skip
 @click.option(
