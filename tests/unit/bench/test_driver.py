@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -42,16 +42,18 @@ class World:
             server = ScriptedServer(name, self.log)
             self.servers[name] = await self._stack.enter_async_context(server.serving())
 
-    def endpoint(self, name: str, clock: Clock | None = None, *, salted: bool = False) -> Endpoint:
-        leg = Leg(name, self.servers[name].origin, salted)
+    def endpoint(self, name: str, clock: Clock | None = None, **kind: bool) -> Endpoint:
+        leg = Leg(name, self.servers[name].origin, **kind)
         return Endpoint(leg, self._client, clock or SystemClock(), timeout=30, api_key="key")
 
     def driver(
         self, workload: Workload, clock: Clock | None = None, *, run: str = "r",
-        salted: Sequence[str] = (), way: dict[str, Any] | None = None,
+        kinds: Mapping[str, Mapping[str, bool]] | None = None, way: dict[str, Any] | None = None,
     ) -> Driver:  # fmt: skip
         clock = clock or SystemClock()
-        endpoints = [self.endpoint(name, clock, salted=name in salted) for name in self.servers]
+        endpoints = [
+            self.endpoint(name, clock, **(kinds or {}).get(name, {})) for name in self.servers
+        ]
         fields: dict[str, Any] = {
             "models": {name: f"model-of-{name}" for name in self.servers}, "run": run,
             "new_history": lambda _: ChatHistory(), **(way or {}),
@@ -235,10 +237,18 @@ async def test_cancelled_it_has_what_was_measured(world: World) -> None:
 
 async def test_salts_are_fresh_on_the_legs_that_ask_for_it(world: World) -> None:
     await world.serve("a", "b")
-    await world.driver(FORKED, salted=["b"]).run(1)
+    await world.driver(FORKED, kinds={"b": {"fresh_salt": True}}).run(1)
     salts = [one.body["cache_salt"] for one in world.log if one.server == "b"]
     assert len(set(salts)) == len(salts) == 5
     assert not any("cache_salt" in one.body for one in world.log if one.server == "a")
+
+
+async def test_bodies_name_the_conversation_on_the_legs_that_ask_for_it(world: World) -> None:
+    await world.serve("a", "b")
+    await world.driver(PLAIN, kinds={"b": {"conversation_id": True}}).run(1)
+    for one in world.log:
+        assert one.session
+        assert one.body.get("conversation_id") == (one.session if one.server == "b" else None)
 
 
 async def test_what_the_server_tells_of_prefill_comes_with_the_sample(world: World) -> None:

@@ -119,6 +119,8 @@ class Driver:
             salt = f"{way.run}/{leg.name}/{which.conversation}/{which.branch}/{which.turn}"
             body["cache_salt"] = salt
         session = f"bench-{way.run}-{leg.name}-{which.conversation}"
+        if leg.conversation_id:
+            body["conversation_id"] = session
         reply = await endpoint.send(history.path, body, session)
         try:
             history.hear(reply.answer())

@@ -28,11 +28,13 @@ class TurnError(Exception):
 @dataclass(frozen=True, slots=True)
 class Leg:
     """A name and a server. ``fresh_salt``: each request gets a ``cache_salt`` of its own, which
-    keeps vLLM from finding anything in its prefix cache."""
+    keeps vLLM from finding anything in its prefix cache. ``conversation_id``: the body names the
+    conversation, too, where vLLM's example proxy looks for it."""
 
     name: str
     origin: Origin
     fresh_salt: bool = False
+    conversation_id: bool = False
 
 
 @dataclass(slots=True)

@@ -144,6 +144,11 @@ def _into_a_folder(
     "were off.",
 )  # fmt: skip
 @click.option(
+    "--conversation-id", multiple=True, metavar="NAME",
+    help="A leg whose requests carry conversation_id in their body, as vLLM's example proxy "
+    "wants it; all carry X-Session-ID.",
+)  # fmt: skip
+@click.option(
     "--metrics", "pages", multiple=True, metavar="[NAME=]URL", callback=_pages,
     help="An engine's Prometheus page, read before and after.",
 )  # fmt: skip
@@ -171,7 +176,7 @@ def _into_a_folder(
 @click.pass_context
 def bench(
     context: click.Context, /, legs: tuple[Leg, ...], pages: tuple[Page, ...],
-    fresh_salt: tuple[str, ...], api: str, **settings: Any,
+    fresh_salt: tuple[str, ...], conversation_id: tuple[str, ...], api: str, **settings: Any,
 ) -> None:  # fmt: skip
     """Measure multi-turn conversations on OpenAI servers, side by side.
 
@@ -193,12 +198,16 @@ def bench(
     from contraflow.cli.bench.run import Plan, run
 
     names = {leg.name for leg in legs}
-    if unknown := [name for name in fresh_salt if name not in names]:
-        raise click.UsageError(f"--fresh-salt {unknown[0]}: no --leg is called so.")
-    salted = tuple(replace(leg, fresh_salt=leg.name in fresh_salt) for leg in legs)
+    for option, chosen in (("fresh-salt", fresh_salt), ("conversation-id", conversation_id)):
+        for name in set(chosen) - names:
+            raise click.UsageError(f"--{option} {name}: no --leg is called so.")
+    special = tuple(
+        replace(leg, fresh_salt=leg.name in fresh_salt, conversation_id=leg.name in conversation_id)
+        for leg in legs
+    )
     shape = {name: settings.pop(name) for name in (*_OF_A_SHAPE, "file")}
     workload = _workload(context, settings["seed"], **shape)
-    plan = Plan(workload, salted, pages, tokens=api == "tokens", **settings)
+    plan = Plan(workload, special, pages, tokens=api == "tokens", **settings)
     sys.exit(run(plan))
 
 

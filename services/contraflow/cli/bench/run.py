@@ -176,7 +176,7 @@ def _tell(
             "legs": [
                 {
                     "name": leg.name, "url": str(leg.origin), "model": way.models[leg.name],
-                    "fresh_salt": leg.fresh_salt,
+                    "fresh_salt": leg.fresh_salt, "conversation_id": leg.conversation_id,
                 }
                 for leg in plan.legs
             ],
