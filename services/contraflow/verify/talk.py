@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from contraflow.core.fleet import Role
 from contraflow.sim.http.chat import chat_prompt
 from contraflow.verify.client import Outcome, ask
+from contraflow.verify.parts import RouterProcess
 from contraflow.verify.reference import generate
 from contraflow.verify.shape import BLOCK, MODEL, TENANTS
 from contraflow.verify.world import World
@@ -94,7 +96,7 @@ class Conversation:
         turns.faulty += world.net.faults.total() != faults or outcome.left
         if outcome.left:
             world.net.count("CLIENT_LEFT")
-        self._check(outcome, prompt, tokens, started, router.part.alive)
+        self._check(outcome, prompt, tokens, started, router)
         if outcome.whole and outcome.status == 200 and not fork:
             self._go_on(outcome)
 
@@ -137,7 +139,12 @@ class Conversation:
             self.prompt += outcome.ids + list(self._text(30).encode())
 
     def _check(
-        self, outcome: Outcome, prompt: list[int], tokens: int, started: float, alive: bool
+        self,
+        outcome: Outcome,
+        prompt: list[int],
+        tokens: int,
+        started: float,
+        router: RouterProcess,
     ) -> None:
         world, report = self.world, outcome.report
         if outcome.leaked:
@@ -152,17 +159,23 @@ class Conversation:
         good = outcome.status == 200 and outcome.whole and outcome.ids == expected
         if good:
             self._count(report)
-        elif not outcome.left and alive:
-            if not self._may_fail(outcome, started):
+        elif not outcome.left and router.part.alive:
+            if not self._may_fail(outcome, started, router):
                 legs = outcome.trace.legs
                 world.violated("NEVER_FAILS", f"{outcome.status} {outcome.error} {report} {legs}")
             self.turns.excused += 1
 
-    def _may_fail(self, outcome: Outcome, started: float) -> bool:
+    def _may_fail(self, outcome: Outcome, started: float, router: RouterProcess) -> bool:
         if outcome.trace.legs:
             return outcome.trace.may_fail()
         world = self.world
-        return world.engine_trouble_at >= started or world.down.total() > 0
+        if world.engine_trouble_at >= started or world.down.total() > 0:
+            return True
+        # A new router has never heard of an engine whose agent is gone; the others are drained.
+        return any(
+            {one.draining for one in router.replica.known() if one.role is role} == {True}
+            for role in Role
+        )
 
     def _count(self, report: dict[str, str]) -> None:
         seen = self.world.seen
