@@ -265,12 +265,21 @@ class Cluster:
             await until_good(partial(engines_in_view, router.grpc), lambda ids: not ids)
 
     async def until_planned(self, session: str, router: int) -> None:
-        """Returns once a router would pull the session's handle."""
+        """Returns once a router would pull a handle that the session has: the last that it has
+        heard of may just have been read."""
         target = self.deployment.routers[router].grpc
-        await until_good(
-            lambda: plan_turn(target, DEFAULT_TENANT, session, MODEL_NAME),
-            lambda plan: plan.decision == DECISION_PULL,
-        )
+
+        async def planned() -> bool:
+            plan = await plan_turn(target, DEFAULT_TENANT, session, MODEL_NAME)
+            there = [
+                handle.num_tokens
+                for handle in await self.handles(session)
+                if handle.state == handle_pb2.HANDLE_STATE_RETAINED
+            ]
+            # A router that was told by the turn itself knows no number yet.
+            return plan.decision == DECISION_PULL and plan.handle_tokens in (0, *there)
+
+        await until_good(planned, bool)
 
     async def pinned(self, engine: EngineHandle | None = None) -> float:
         """Share of an engine's blocks in use, D's by default. Lags behind by a second or so."""
