@@ -80,7 +80,8 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An engine considered. Scores compare within one plan only; higher is better."""
+    """An engine considered. Scores compare within one plan only; higher is better, and of equal
+    ones the first."""
 
     engine: Engine
     score: float
@@ -202,11 +203,13 @@ def _candidates(
     lean: Engine | None = None,
 ) -> tuple[Candidate, ...]:
     def of(engines: Mapping[str, Engine]) -> list[Candidate]:
-        ordered = sorted(engines.values(), key=lambda engine: engine.engine_id)
+        ordered = sorted(
+            (engine for engine in engines.values() if engine.role is role),
+            key=lambda engine: _rank(request.session_key, engine),
+            reverse=True,
+        )
         return [
-            _candidate(engine, request, _score(engine, load, prefer, lean))
-            for engine in ordered
-            if engine.role is role
+            _candidate(engine, request, _score(engine, load, prefer, lean)) for engine in ordered
         ]
 
     registered, vanished = of(view.engines), of(view.vanished)
@@ -254,8 +257,7 @@ def _best(candidates: tuple[Candidate, ...], role: Role, request: TurnRequest) -
     eligible = [candidate for candidate in candidates if not candidate.rejected]
     if not eligible:
         raise NoEligibleEngine(f"no {role.value} engine serves the model", model=request.model)
-    best = max(eligible, key=lambda one: (one.score, _rank(request.session_key, one.engine)))
-    return best.engine
+    return max(eligible, key=lambda one: one.score).engine
 
 
 def _rank(session_key: str, engine: Engine) -> bytes:

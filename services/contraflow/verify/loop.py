@@ -43,8 +43,8 @@ class _Call(asyncio.TimerHandle):
 class VirtualLoop(asyncio.BaseEventLoop):
     """Single-threaded and without I/O, so that a run depends on nothing but its input.
 
-    asyncio's own loop polls its files between any two steps and compares timers in Python: half
-    of the time of a simulated turn.
+    asyncio's own loop polls its files between any two steps and compares timers in Python: about
+    a quarter of the time of a simulated turn.
     """
 
     def __init__(self) -> None:

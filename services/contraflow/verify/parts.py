@@ -145,6 +145,8 @@ class RouterProcess:
         self._clock = clock
         self._new_id = new_id
         self._ready = False
+        self.heard: set[str] = set()
+        """Ids of the engines that it has ever known of."""
 
     async def start(self) -> None:
         """Follow the directory."""
@@ -153,8 +155,10 @@ class RouterProcess:
     def healthy(self) -> bool:
         """Whether it has ever known engines of both roles. From then on nothing but engines
         that are gone may keep it from serving."""
-        if not self._ready and self.replica.synced.is_set():
-            self._ready = not missing_roles(self.replica.known())
+        if self.replica.synced.is_set():
+            known = self.replica.known()
+            self.heard.update(one.engine_id for one in known)
+            self._ready = self._ready or not missing_roles(known)
         return self._ready
 
     async def _start(self) -> None:

@@ -16,7 +16,9 @@ from contraflow.verify.shape import BLOCK, MODEL, TENANTS
 from contraflow.verify.world import World
 
 _WORDS = ("alpha", "bravo", "carbon", "delta", "echo", "foxtrot", "gamma", "hotel", "india")
-_LEAST_PROMPT, _MOST_PROMPT = 260, 560  # tokens: 32 blocks and a rest
+_LEAST_PROMPT, _MOST_PROMPT = 260, 480  # tokens: 32 blocks and a rest
+_LOOK_UP_SECONDS = 10.0
+"""So often somebody who pauses for long looks whether there are still turns to be had."""
 
 
 @dataclass(slots=True)
@@ -57,7 +59,7 @@ class Conversation:
     async def run(self) -> None:
         """Turn after turn until no more are to be begun."""
         while self.turns.left > 0:
-            await asyncio.sleep(self._think())
+            await self._pause(self._think())
             if self.turns.left <= 0:
                 return
             if self._length() > _MOST_PROMPT:
@@ -66,6 +68,11 @@ class Conversation:
                 await asyncio.gather(*(self._turn(fork=True) for _ in range(3)))
             else:
                 await self._turn()
+
+    async def _pause(self, seconds: float) -> None:
+        while seconds > 0 and self.turns.left > 0:
+            await asyncio.sleep(min(seconds, _LOOK_UP_SECONDS))
+            seconds -= _LOOK_UP_SECONDS
 
     def _think(self) -> float:
         draw = self.random.random()
@@ -171,9 +178,10 @@ class Conversation:
         world = self.world
         if world.engine_trouble_at >= started or world.down.total() > 0:
             return True
-        # A new router has never heard of an engine whose agent is gone; the others are drained.
+        # A new router has not yet heard of an engine whose agent is gone; the others are drained.
         return any(
             {one.draining for one in router.replica.known() if one.role is role} == {True}
+            and world.someone_unheard_of(role, router.heard)
             for role in Role
         )
 

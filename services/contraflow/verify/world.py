@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from random import Random
 from typing import Protocol
 
 from contraflow.agent.config import ClaimConfig, RetentionConfig
+from contraflow.core.fleet import Role
 from contraflow.core.handle import Handle, State
 from contraflow.router.config import RouterConfig, TenantConfig
 from contraflow.runtime.address import Address
@@ -114,6 +115,14 @@ class World:
             for one in self.processes.values()
             if isinstance(one, EngineProcess) and one.part.alive
         ]
+
+    def someone_unheard_of(self, role: Role, heard: Set[str]) -> bool:
+        """Whether an engine of a role lives of which the holder of ``heard`` never knew."""
+        return any(
+            engine.options.role is role and engine.engine_id not in heard
+            for process in self.engines()
+            for engine in process.engines
+        )
 
     def holds_claims(self, name: str) -> bool:
         """Whether somebody may be reading from an engine process."""

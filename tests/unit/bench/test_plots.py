@@ -11,16 +11,17 @@ from contraflow.bench.multiturn.measured import Results, Sample, TurnId
 from contraflow.bench.multiturn.plots import PlotsMissing, draw
 from contraflow.bench.multiturn.report import Row, rows
 
+LEGS = ["leg one", "leg two"]
 PARTS = {"pulled": "900", "local": "0", "computed": "100"}
 
 
 def made(report: dict[str, str], prompt: int | None = 1000) -> list[Row]:
     samples = [
         Sample(leg, TurnId(n, 0, 1), prompt, 2, 0.5, 0.1, 1.0, None, report)
-        for leg in ("a", "b")
+        for leg in LEGS
         for n in range(3)
     ]
-    return rows(Results(samples), ["a", "b"], seed=1)
+    return rows(Results(samples), LEGS, seed=1)
 
 
 def test_without_matplotlib_it_says_how_to_install_it(
@@ -28,19 +29,37 @@ def test_without_matplotlib_it_says_how_to_install_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(PlotsMissing, match=r"pip install 'contraflow\[services,bench\]'"):
-        draw(made(PARTS), ["a", "b"], tmp_path)
+        draw(made(PARTS), LEGS, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("report", "prompt", "names"),
-    [(PARTS, 1000, ["ttft", "prefill"]), ({}, 1000, ["ttft"]), (PARTS, None, [])],
+    ("report", "prompt", "labels"),
+    [
+        (
+            PARTS,
+            1000,
+            {
+                "ttft": ("prompt, tokens", "leg one", "leg two"),
+                "prefill": ("pulled from D", "computed", "leg one", "leg two"),
+            },
+        ),
+        ({}, 1000, {"ttft": ("prompt, tokens", "leg one", "leg two")}),
+        (PARTS, None, {}),
+    ],
+    ids=["all", "no report of the router", "no lengths"],
 )
 def test_a_figure_is_drawn_of_what_is_known(
-    report: dict[str, str], prompt: int | None, names: list[str], tmp_path: Path
+    report: dict[str, str], prompt: int | None, labels: dict[str, tuple[str, ...]], tmp_path: Path
 ) -> None:
-    pytest.importorskip("matplotlib")
-    files = draw(made(report, prompt), ["a", "b"], tmp_path / "figures")
+    files = draw(made(report, prompt), LEGS, tmp_path / "figures")
+
     assert [file.name for file in files] == [
-        f"{name}.{kind}" for name in names for kind in ("png", "svg")
+        f"{name}.{kind}" for name in labels for kind in ("png", "svg")
     ]
-    assert all(file.stat().st_size for file in files)
+    for name, texts in labels.items():
+        svg = (tmp_path / "figures" / f"{name}.svg").read_text()
+        # Letters are drawn as curves; the text stands beside them in a comment.
+        assert [text for text in texts if f"<!-- {text} -->" not in svg] == []
+        png = (tmp_path / "figures" / f"{name}.png").read_bytes()
+        assert png.startswith(b"\x89PNG")
+        assert png.endswith(b"IEND\xaeB`\x82")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from contraflow.core.fleet import Engine, FleetView, Role
-from contraflow.core.plan import Policy, TurnRequest, plan_turn
+from contraflow.core.plan import Policy, TurnRequest, plan_turn, without
 
 SESSIONS = [f"{number:032x}" for number in range(300)]
 
@@ -48,3 +50,20 @@ def test_the_less_busy_engine_goes_first() -> None:
     view = fleet(of_each_role=3)
 
     assert {chosen(view, session, load) for session in SESSIONS} == {("prefill-0", "decode-2")}
+
+
+@pytest.mark.parametrize("role", Role)
+def test_the_sessions_of_an_engine_that_is_down_are_shared_by_the_others(role: Role) -> None:
+    view = fleet(of_each_role=4)
+    moved = Counter[str]()
+    for session in SESSIONS:
+        plan = plan_turn(view, TurnRequest("m", session), {}, Policy())
+        down = plan.decode if role is Role.DECODE else plan.prefill
+        if not down.engine_id.endswith("-3"):
+            continue
+        other = without(plan, down)
+        assert other is not None
+        moved[(other.decode if role is Role.DECODE else other.prefill).engine_id] += 1
+
+    assert set(moved) == {f"{role}-{number}" for number in range(3)}
+    assert min(moved.values()) > moved.total() / 6
