@@ -168,7 +168,7 @@ _OF_A_CAMPAIGN = ("seeds", "first", "jobs", "least", "planted")
 
 @commands.command()
 @click.option(
-    "--seeds", type=click.IntRange(1), default=200, show_default=True, metavar="N",
+    "--seeds", type=click.IntRange(1), default=300, show_default=True, metavar="N",
     help="How many worlds.",
 )  # fmt: skip
 @click.option(

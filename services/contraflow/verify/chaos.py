@@ -93,7 +93,7 @@ class Chaos:
         self._dying.add(name)
         if engine := kind in ("prefill", "decode"):
             world.down[name] += 1
-        if engine and random.random() < 0.4:
+        if engine and random.random() < 0.5:
             world.net.count(f"STOP_{kind.upper()}")
             await world.shut_down(name, random.choice((0.0, 2.0, 10.0)))
         else:
