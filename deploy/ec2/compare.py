@@ -1,0 +1,124 @@
+"""Results of ``contraflow bench`` beside the reference's published figures. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deploy.ec2.models import BIDIRECTIONAL, ONE_WAY, Model
+
+LEGS = (ONE_WAY, BIDIRECTIONAL)
+_TURNS = "later"  # from the second on: the first has nothing to pull back
+_FEW = 1.0  # tokens of a prompt, on average
+
+
+class NotComparable(Exception):
+    """A result is not of the reference's experiment. ``str(error)`` says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One length. Mean TTFT in milliseconds with its 95 % interval, by leg; ``ratio``: one-way
+    divided by bidirectional, over turns that both answered."""
+
+    prefix: int
+    ttft: Mapping[str, tuple[float, float | None, float | None]]
+    ratio: float
+
+
+def read(path: Path) -> Measured:
+    """A result file. Raises NotComparable."""
+    try:
+        return measured(json.loads(path.read_text()))
+    except NotComparable as error:
+        raise NotComparable(f"{path}: {error}") from None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise NotComparable(
+            f"{path}: not a result of `contraflow bench --json` ({error!r})"
+        ) from None
+
+
+def measured(result: Mapping[str, Any]) -> Measured:
+    """As ``read``, from what is in the file. LookupError and the like if it is something else."""
+    prefixes = {one["prefix_tokens"] for one in result["workload"]["conversations"]}
+    if len(prefixes) != 1:
+        raise NotComparable(
+            f"it mixes {len(prefixes)} lengths of prefixes; measure one at a time, as bench.sh "
+            "does: --prefix 24k"
+        )
+    if result["interrupted"] or result["failures"]:
+        raise NotComparable(
+            f"{len(result['failures'])} turns failed, or it was interrupted: see `failures` in "
+            "the file and the journals, and measure again"
+        )
+    rows = {row["leg"]: row for row in result["rows"] if row["scope"] == _TURNS}
+    if missing := [leg for leg in LEGS if leg not in rows]:
+        raise NotComparable(f"there is no leg {', '.join(missing)}: name the legs as bench.sh does")
+    for leg in LEGS:
+        _must_be_what_it_says(leg, rows[leg]["parts"])
+    [ratio] = [
+        one["ttft"]["value"]
+        for one in result["ttft_ratios"]
+        if one["scope"] == _TURNS and (one["base"], one["leg"]) == LEGS
+    ]
+    ttft = {leg: _milliseconds(rows[leg]["ttft"]["mean"]) for leg in LEGS}
+    return Measured(prefixes.pop(), ttft, ratio)
+
+
+def _must_be_what_it_says(leg: str, parts: Mapping[str, float]) -> None:
+    if not {"pulled", "local"} <= set(parts):
+        raise NotComparable(
+            f"leg {leg} does not tell where its prompts came from: it has to go through a "
+            "Contraflow router"
+        )
+    if parts["local"] >= _FEW:
+        raise NotComparable(
+            f"prefill found {parts['local']:,.0f} tokens a turn in its own cache on leg {leg}: the "
+            "reference has it off; ENGINE_ARGS of prefill.env needs --no-enable-prefix-caching"
+        )
+    if leg == ONE_WAY and parts["pulled"] >= _FEW:
+        raise NotComparable(
+            f"leg {leg} pulled {parts['pulled']:,.0f} tokens a turn: it went to the wrong router; "
+            "that of /etc/contraflow/router-one-way.toml listens on port 8001"
+        )
+    if leg == BIDIRECTIONAL and parts["pulled"] < _FEW:
+        raise NotComparable(
+            f"leg {leg} pulled nothing: see decision, reason and outcome in `samples`, and "
+            "`contraflow ps` for two engines of one class that both tell bidirectional"
+        )
+
+
+def _milliseconds(estimate: Mapping[str, Any]) -> tuple[float, float | None, float | None]:
+    low, high = (None if estimate[end] is None else estimate[end] * 1000 for end in ("low", "high"))
+    return estimate["value"] * 1000, low, high
+
+
+COLUMNS = ["prefix#", "leg", "TTFT ms#", "95 %#", "published#", "÷#"]
+
+
+def table(results: Iterable[Measured], model: Model) -> list[tuple[str, ...]]:
+    """Rows for ``COLUMNS``. Lengths of which nothing is published have dashes."""
+    rows: list[tuple[str, ...]] = []
+    for one in sorted(results, key=lambda result: result.prefix):
+        known = {leg: model.published[leg].get(one.prefix) for leg in LEGS}
+        for leg in LEGS:
+            value, low, high = one.ttft[leg]
+            interval = "–" if low is None or high is None else f"{low:,.0f}–{high:,.0f}"
+            rows.append(
+                (f"{one.prefix:,}", leg, f"{value:,.0f}", interval, *_beside(value, known[leg], 0))
+            )
+        off, on = known[ONE_WAY], known[BIDIRECTIONAL]
+        published = off / on if off and on else None
+        rows.append(
+            (f"{one.prefix:,}", "ratio", f"{one.ratio:.2f}", "", *_beside(one.ratio, published, 2))
+        )
+    return rows
+
+
+def _beside(value: float, published: float | None, digits: int) -> tuple[str, str]:
+    if published is None:
+        return "–", "–"
+    return f"{published:,.{digits}f}", f"{value / published:.2f}"
