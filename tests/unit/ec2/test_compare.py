@@ -22,8 +22,9 @@ QWEN = MODELS["qwen3-32b"]
 Report = dict[str, str]
 
 
-def workload(prefix: tuple[int, int]) -> Workload:
-    return reference(replace(REFERENCE, conversations=2, turns=3, prefix=prefix), seed=0)
+def workload(prefix: tuple[int, int], conversations: int) -> Workload:
+    sizes = replace(REFERENCE, conversations=conversations, turns=3, prefix=prefix)
+    return reference(sizes, seed=0)
 
 
 def result(
@@ -31,15 +32,16 @@ def result(
     reports: dict[str, Report] | None = None,
     legs: tuple[str, ...] = (ONE_WAY, BIDIRECTIONAL),
     change: Callable[[Results], None] = lambda _: None,
+    conversations: int = 1,
 ) -> dict[str, Any]:
     """As ``contraflow bench --json`` writes it, made by its own code. First turns take 9 s,
-    later ones 800 ms one-way and 400 ms bidirectional."""
+    later ones 800 ms one-way and 400 ms bidirectional. Intervals need two conversations."""
     told = reports or {
         ONE_WAY: {"pulled": "0", "local": "0", "computed": "24450"},
         BIDIRECTIONAL: {"pulled": "24300", "local": "0", "computed": "150"},
     }
     seconds = {ONE_WAY: 0.8, BIDIRECTIONAL: 0.4}
-    work, results = workload(prefix), Results()
+    work, results = workload(prefix, conversations), Results()
     for conversation in work.conversations:
         for turn in range(1, 4):
             for leg in legs:
@@ -65,7 +67,7 @@ def test_turns_from_the_second_on_are_compared() -> None:
 
 
 def test_the_table_has_what_was_published_beside_it() -> None:
-    rows = compare.table([compare.measured(result())], QWEN)
+    rows = compare.table([compare.measured(result(conversations=2))], QWEN)
     assert all(len(row) == len(compare.COLUMNS) for row in rows)
     assert rows[0] == ("24,000", ONE_WAY, "800", "800–800", "778", "1.03")
     assert rows[1] == ("24,000", BIDIRECTIONAL, "400", "400–400", "460", "0.87")
@@ -81,7 +83,7 @@ def test_lengths_of_which_nothing_was_published_are_shown_in_order() -> None:
 
 def test_a_mixture_of_lengths_is_refused() -> None:
     with pytest.raises(NotComparable, match="mixes 2 lengths"):
-        compare.measured(result((2_000, 24_000)))
+        compare.measured(result((2_000, 24_000), conversations=2))
 
 
 def test_failed_or_interrupted_runs_are_refused() -> None:
