@@ -58,6 +58,13 @@ def write(role: str, model: str, prefill: str, decode: str, models: str, into: P
         click.echo(f"written: {into / name}")
 
 
+@commands.command("stock")
+@click.argument("role", type=click.Choice(list(configure.PORTS)))
+def stock(role: str) -> None:
+    """Print a drop-in that starts the role's engine with vLLM's own connector."""
+    click.echo(configure.stock(role), nl=False)
+
+
 @commands.command("check")
 @click.option(
     "--env", "env_file", type=_FILE, default="/etc/contraflow/engine.env", show_default=True
@@ -112,7 +119,7 @@ def moved(before: Path, after: Path) -> None:
 @_MODEL
 @click.argument("results", type=_FILE, nargs=-1, required=True)
 def compare_results(model: str, results: tuple[Path, ...]) -> None:
-    """Results of bench.sh, turns from 2 on, beside what the reference has published."""
+    """Results of bench.sh beside what the reference has published."""
     try:
         found = [compare.read(path) for path in results]
     except compare.NotComparable as error:

@@ -2,7 +2,7 @@
 # The reference's benchmark, both legs in alternation, and the proof that KV went over EFA:
 #   deploy/ec2/bench.sh MODEL DECODE_SSH PREFILL_IP DECODE_IP FOLDER
 # On prefill's node. DECODE_SSH is how ssh reaches decode's node, where the checkout has the same
-# path. FOLDER gets everything, and FOLDER.tar.gz. LENGTHS="2k 8k 24k" measures other prefixes.
+# path. FOLDER gets everything, and FOLDER.tar.gz. LENGTHS="2k 24k" measures these alone.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -12,8 +12,8 @@ die() { printf '[bench] %s\n' "$*" >&2; exit 1; }
 [ "$#" = 5 ] || die "usage: $0 qwen3-32b|glm-5-fp8 DECODE_SSH PREFILL_IP DECODE_IP FOLDER"
 model=$1 peer=$2 prefill=http://$3:8100 decode=http://$4:8200 folder=$5
 case "$model" in
-qwen3-32b) lengths=${LENGTHS:-2k 24k} ;;
-glm-5-fp8) lengths=${LENGTHS:-2k 20k} ;;
+qwen3-32b) lengths=${LENGTHS:-2k 4k 8k 12k 16k 20k 24k} ;;
+glm-5-fp8) lengths=${LENGTHS:-2k 4k 8k 12k 16k 20k} ;;
 *) die "the model is '$model': it must be qwen3-32b or glm-5-fp8" ;;
 esac
 [ ! -e "$folder" ] || die "there is a $folder already: name another, so that no results are mixed"
@@ -50,7 +50,7 @@ for length in $lengths; do
   one="$folder/$length"
   snapshots "$one-before"
   say "prefix $length: 10 conversations of 10 turns on each leg"
-  # Token ids: templates strip the reasoning of both models from the history, and a history that
+  # Token ids: lengths are exact, and no template rewrites what was generated, for a history that
   # was rewritten is pulled only up to there.
   "$python" -m contraflow.cli.main bench --prefix "$length" --api tokens \
     --leg one-way=http://127.0.0.1:8001 --leg bidirectional=http://127.0.0.1:8000 \

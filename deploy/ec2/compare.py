@@ -11,7 +11,9 @@ from typing import Any
 from deploy.ec2.models import BIDIRECTIONAL, ONE_WAY, Model
 
 LEGS = (ONE_WAY, BIDIRECTIONAL)
-_TURNS = "later"  # from the second on: the first has nothing to pull back
+# As published: nothing is said of leaving out first turns, which have nothing to pull back.
+_TURNS = "all"
+_READS = "vllm:nixl_xfer_time_seconds"
 _FEW = 1.0  # tokens of a prompt, on average
 
 
@@ -22,11 +24,13 @@ class NotComparable(Exception):
 @dataclass(frozen=True, slots=True)
 class Measured:
     """One length. Mean TTFT in milliseconds with its 95 % interval, by leg; ``ratio``: one-way
-    divided by bidirectional, over turns that both answered."""
+    divided by bidirectional, over turns that both answered. ``transfer``: mean milliseconds of
+    a read by prefill, None if its counters are not in the result."""
 
     prefix: int
     ttft: Mapping[str, tuple[float, float | None, float | None]]
     ratio: float
+    transfer: float | None
 
 
 def read(path: Path) -> Measured:
@@ -65,7 +69,7 @@ def measured(result: Mapping[str, Any]) -> Measured:
         if one["scope"] == _TURNS and (one["base"], one["leg"]) == LEGS
     ]
     ttft = {leg: _milliseconds(rows[leg]["ttft"]["mean"]) for leg in LEGS}
-    return Measured(prefixes.pop(), ttft, ratio)
+    return Measured(prefixes.pop(), ttft, ratio, _transfer(result["counters"].get("prefill", {})))
 
 
 def _must_be_what_it_says(leg: str, parts: Mapping[str, float]) -> None:
@@ -96,25 +100,33 @@ def _milliseconds(estimate: Mapping[str, Any]) -> tuple[float, float | None, flo
     return estimate["value"] * 1000, low, high
 
 
-COLUMNS = ["prefix#", "leg", "TTFT ms#", "95 %#", "published#", "÷#"]
+def _transfer(counters: Mapping[str, float]) -> float | None:
+    # Only the bidirectional leg has prefill read anything.
+    reads = counters.get(f"{_READS}_count", 0.0)
+    return counters[f"{_READS}_sum"] / reads * 1000 if reads else None
+
+
+COLUMNS = ["prefix#", "what", "ms#", "95 %#", "published#", "÷#"]
 
 
 def table(results: Iterable[Measured], model: Model) -> list[tuple[str, ...]]:
-    """Rows for ``COLUMNS``. Lengths of which nothing is published have dashes."""
+    """Rows for ``COLUMNS``. What was not published has dashes."""
     rows: list[tuple[str, ...]] = []
     for one in sorted(results, key=lambda result: result.prefix):
-        known = {leg: model.published[leg].get(one.prefix) for leg in LEGS}
+        prefix = f"{one.prefix:,}"
+        known = {leg: model.ttft[leg].get(one.prefix) for leg in LEGS}
         for leg in LEGS:
             value, low, high = one.ttft[leg]
             interval = "–" if low is None or high is None else f"{low:,.0f}–{high:,.0f}"
-            rows.append(
-                (f"{one.prefix:,}", leg, f"{value:,.0f}", interval, *_beside(value, known[leg], 0))
-            )
+            cells = (f"TTFT {leg}", f"{value:,.0f}", interval)
+            rows.append((prefix, *cells, *_beside(value, known[leg], 0)))
         off, on = known[ONE_WAY], known[BIDIRECTIONAL]
         published = off / on if off and on else None
-        rows.append(
-            (f"{one.prefix:,}", "ratio", f"{one.ratio:.2f}", "", *_beside(one.ratio, published, 2))
-        )
+        rows.append((prefix, "ratio", f"{one.ratio:.2f}", "", *_beside(one.ratio, published, 2)))
+        if one.transfer is not None:
+            known_transfer = model.transfer.get(one.prefix)
+            cells = ("transfer", f"{one.transfer:,.0f}", "")
+            rows.append((prefix, *cells, *_beside(one.transfer, known_transfer, 0)))
     return rows
 
 

@@ -57,6 +57,28 @@ def files(
     return made
 
 
+_STOCK = (
+    (r'"kv_connector": "ContraflowConnector"', '"kv_connector": "NixlConnector"'),
+    (r' *"kv_connector_module_path": .*\n', ""),
+    (r'"kv_load_failure_policy": "recompute"', '"kv_load_failure_policy": "fail"'),
+    (r'"kv_recompute_threshold": 0', '"kv_recompute_threshold": 64'),
+    (r', \\\n *"contraflow": \{(?:.*\n)*?.*"role": "\w+"\}', ""),
+)
+
+
+def stock(role: str) -> str:
+    """A drop-in for the engine's unit that starts vLLM with its own connector and the reference's
+    settings, for vLLM's own proxy. ValueError if the unit is not as it was."""
+    unit = (DEPLOY / "systemd" / f"vllm-{role}@.service").read_text()
+    found = re.search(r"^ExecStart=(?:.*\\\n)*.*$", unit, re.MULTILINE)
+    command = found[0] if found else ""
+    for pattern, text in _STOCK:
+        command, count = re.subn(pattern, lambda _, text=text: text, command)  # type: ignore[misc]
+        if count != 1:
+            raise ValueError(f"the unit of {role} has no {pattern}")
+    return f"[Service]\nExecStart=\n{command}\n"
+
+
 def _router(directory: str, port: int, grpc_port: int) -> str:
     text = _toml(
         "router.toml",

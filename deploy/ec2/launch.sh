@@ -8,6 +8,7 @@ die() { printf '[launch] %s\n' "$*" >&2; exit 1; }
 
 NAME=${NAME:-contraflow-reference}
 HOURS=${HOURS:-8}
+PLACEMENT=${PLACEMENT:-cluster}
 CARDS=16 # of a p5en.48xlarge, each with an EFA device; index 0 has the node's address as well
 AMI_PARAMETER=/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id
 
@@ -21,6 +22,7 @@ usage: REGION=… SUBNET_ID=… KEY_NAME=… SSH_CIDR=… $0 --yes
                       several network cards get no public address by themselves
   CAPACITY_BLOCK      id of a reservation (cr-…), if you have one: on demand, two are seldom there
   NAME                of all that is made, and its tag Project; $NAME now
+  PLACEMENT           cluster, or none, as the reference had it; $PLACEMENT now
   HOURS               after which the instances end themselves, whatever happens; $HOURS now
   AMI                 if not the newest Deep Learning Base AMI with Ubuntu 24.04
 
@@ -38,6 +40,7 @@ for needed in REGION SUBNET_ID KEY_NAME SSH_CIDR; do
   fi
 done
 [[ $HOURS =~ ^[1-9][0-9]*$ ]] || die "HOURS is '$HOURS': give whole hours"
+[[ $PLACEMENT =~ ^(cluster|none)$ ]] || die "PLACEMENT is '$PLACEMENT': it must be cluster or none"
 case "$SSH_CIDR" in
 0.0.0.0/0 | ::/0) die "SSH_CIDR is $SSH_CIDR: the engines ask nobody for a password; name your own network" ;;
 esac
@@ -68,9 +71,13 @@ done
 said=$(ec2 authorize-security-group-ingress --group-id "$group" --protocol tcp --port 22 --cidr "$SSH_CIDR" 2>&1) ||
   [[ $said == *InvalidPermission.Duplicate* ]] || die "the ssh rule of $group was refused: $said"
 
-said=$(ec2 create-placement-group --group-name "$NAME" --strategy cluster \
-  --tag-specifications "$(tags placement-group)" 2>&1) ||
-  [[ $said == *InvalidPlacementGroup.Duplicate* ]] || die "no placement group: $said"
+placement=()
+if [ "$PLACEMENT" = cluster ]; then
+  said=$(ec2 create-placement-group --group-name "$NAME" --strategy cluster \
+    --tag-specifications "$(tags placement-group)" 2>&1) ||
+    [[ $said == *InvalidPlacementGroup.Duplicate* ]] || die "no placement group: $said"
+  placement=(--placement "GroupName=$NAME")
+fi
 
 there=$(running --query 'length(Reservations[].Instances[])')
 missing=$((2 - there))
@@ -91,13 +98,13 @@ if ((missing > 0)); then
   fi
   say "$missing × p5en.48xlarge from $ami; they end themselves after $HOURS h"
   ec2 run-instances --instance-type p5en.48xlarge --count "$missing" --image-id "$ami" \
-    --key-name "$KEY_NAME" --placement "GroupName=$NAME" --network-interfaces "${interfaces[@]}" \
+    --key-name "$KEY_NAME" --network-interfaces "${interfaces[@]}" \
     --block-device-mappings 'DeviceName=/dev/sda1,Ebs={VolumeSize=200,VolumeType=gp3,DeleteOnTermination=true}' \
     --metadata-options HttpTokens=required \
     --instance-initiated-shutdown-behavior terminate \
     --user-data "$(printf '#!/bin/sh\nshutdown -h +%s\n' $((HOURS * 60)))" \
     --tag-specifications "$(tags instance)" "$(tags volume)" "$(tags network-interface)" \
-    ${market[@]+"${market[@]}"} --query 'Instances[].InstanceId' >&2 ||
+    ${placement[@]+"${placement[@]}"} ${market[@]+"${market[@]}"} --query 'Instances[].InstanceId' >&2 ||
     die "no instances: with InsufficientInstanceCapacity try another zone, or reserve a capacity block (CAPACITY_BLOCK); then run this again. clean.sh removes what was made so far"
 fi
 

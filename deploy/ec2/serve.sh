@@ -2,7 +2,7 @@
 # Sets up one of the two nodes and starts all that it runs, on this node:
 #   sudo deploy/ec2/serve.sh prefill|decode MODEL PREFILL_IP DECODE_IP
 # The units and files are those of deploy/systemd and deploy/config. Refuses, and starts no engine,
-# where KV would not go over EFA.
+# where KV would not go over EFA. With STOCK=1 the engine alone, with vLLM's own connector.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -32,6 +32,14 @@ chmod 600 /etc/contraflow/*.env
 chown root:contraflow-node /etc/contraflow/agent.toml && chmod 640 /etc/contraflow/agent.toml
 
 services=(contraflow-agent)
+drop_in=/etc/systemd/system/$engine.service.d/stock.conf
+if [ "${STOCK:-}" = 1 ]; then
+  services=()
+  install -d "${drop_in%/*}"
+  recipe stock "$role" >"$drop_in"
+else
+  rm -f "$drop_in"
+fi
 if [ "$role" = prefill ]; then
   # A second router beside the first, which never pulls: the leg to compare with.
   sed 's/router\.toml/router-one-way.toml/' deploy/systemd/contraflow-router.service \
@@ -41,7 +49,8 @@ if [ "$role" = prefill ]; then
     chown root:contraflow "/etc/contraflow/$file"
     chmod 640 "/etc/contraflow/$file"
   done
-  services=(contraflow-etcd contraflow-directory contraflow-agent contraflow-router contraflow-router-one-way)
+  [ "${STOCK:-}" = 1 ] ||
+    services=(contraflow-etcd contraflow-directory contraflow-agent contraflow-router contraflow-router-one-way)
 fi
 systemctl daemon-reload
 
@@ -51,8 +60,10 @@ runuser -u contraflow-node -- test -r "$weights/config.json" ||
 
 recipe check || die "no engine was started: do what the lines above say, and run this again"
 
-say "services: ${services[*]}"
-systemctl restart "${services[@]}"
+if ((${#services[@]})); then
+  say "services: ${services[*]}"
+  systemctl restart "${services[@]}"
+fi
 say "$engine: loading and compiling takes minutes (journalctl -fu $engine)"
 systemctl restart "$engine" || die "$engine does not start: journalctl -u $engine -n 100 says why"
 

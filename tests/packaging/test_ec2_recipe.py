@@ -122,7 +122,8 @@ def test_what_is_missing_is_named(aws: Aws, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("SSH_CIDR", "0.0.0.0/0"), ("HOURS", "1.5"), ("HOURS", "0")]
+    ("name", "value"),
+    [("SSH_CIDR", "0.0.0.0/0"), ("HOURS", "1.5"), ("HOURS", "0"), ("PLACEMENT", "spread")],
 )
 def test_what_would_be_unsafe_is_refused(aws: Aws, name: str, value: str) -> None:
     done = aws.run("launch.sh", "--yes", **{**LAUNCH, name: value})
@@ -159,6 +160,13 @@ def test_two_instances_with_efa_on_every_card_in_one_placement_group(aws: Aws) -
     assert "shutdown -h +180" in text
     assert "--instance-initiated-shutdown-behavior terminate" in text
     assert text.count("DeleteOnTermination=true") == len(cards) + 1
+
+
+def test_placement_as_the_reference_had_it(aws: Aws) -> None:
+    assert aws.run("launch.sh", "--yes", **LAUNCH, PLACEMENT="none").returncode == 0
+    assert aws.calls("create-placement-group") == []
+    [call] = aws.calls("run-instances")
+    assert "--placement" not in call
 
 
 def test_what_is_there_is_used_again(aws: Aws) -> None:

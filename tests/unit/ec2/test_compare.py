@@ -34,8 +34,8 @@ def result(
     change: Callable[[Results], None] = lambda _: None,
     conversations: int = 1,
 ) -> dict[str, Any]:
-    """As ``contraflow bench --json`` writes it, made by its own code. First turns take 9 s,
-    later ones 800 ms one-way and 400 ms bidirectional. Intervals need two conversations."""
+    """As ``contraflow bench --json`` writes it, made by its own code. Turns take 800 ms one-way,
+    and 400 ms bidirectional but for the first. Intervals need two conversations."""
     told = reports or {
         ONE_WAY: {"pulled": "0", "local": "0", "computed": "24450"},
         BIDIRECTIONAL: {"pulled": "24300", "local": "0", "computed": "150"},
@@ -48,36 +48,47 @@ def result(
                 results.samples.append(
                     Sample(
                         leg, TurnId(conversation.number, 0, turn), 24_000, 300,
-                        seconds[leg] if turn > 1 else 9.0, 0.02, 7.0,
-                        report={} if turn == 1 else told[leg],
+                        seconds[leg] if turn > 1 else 0.8, 0.02, 7.0, report=told[leg],
                     )
                 )  # fmt: skip
     change(results)
-    head = {"workload": asdict(work), "interrupted": False}
+    reads = {"vllm:nixl_xfer_time_seconds_sum": 3.0, "vllm:nixl_xfer_time_seconds_count": 24.0}
+    head = {"workload": asdict(work), "interrupted": False, "counters": {"prefill": reads}}
     whole: dict[str, Any] = json.loads(json.dumps({**head, **document(results, legs, 0)}))
     return whole
 
 
-def test_turns_from_the_second_on_are_compared() -> None:
+def test_all_turns_count_as_they_did_in_what_was_published() -> None:
     one = compare.measured(result())
     assert one.prefix == 24_000
     assert one.ttft[ONE_WAY][0] == pytest.approx(800)
-    assert one.ttft[BIDIRECTIONAL][0] == pytest.approx(400)
-    assert one.ratio == pytest.approx(2.0)
+    assert one.ttft[BIDIRECTIONAL][0] == pytest.approx((800 + 400 + 400) / 3)
+    assert one.ratio == pytest.approx(1.5)
+    assert one.transfer == pytest.approx(125)
+
+
+def test_without_counters_there_is_no_transfer() -> None:
+    for counters in ({}, {"prefill": {}}):
+        one = compare.measured({**result(), "counters": counters})
+        assert one.transfer is None
+        assert len(compare.table([one], QWEN)) == 3
 
 
 def test_the_table_has_what_was_published_beside_it() -> None:
     rows = compare.table([compare.measured(result(conversations=2))], QWEN)
     assert all(len(row) == len(compare.COLUMNS) for row in rows)
-    assert rows[0] == ("24,000", ONE_WAY, "800", "800–800", "778", "1.03")
-    assert rows[1] == ("24,000", BIDIRECTIONAL, "400", "400–400", "460", "0.87")
-    assert rows[2] == ("24,000", "ratio", "2.00", "", "1.69", "1.18")
+    assert rows == [
+        ("24,000", "TTFT one-way", "800", "800–800", "778", "1.03"),
+        ("24,000", "TTFT bidirectional", "533", "533–533", "460", "1.16"),
+        ("24,000", "ratio", "1.50", "", "1.69", "0.89"),
+        ("24,000", "transfer", "125", "", "130", "0.96"),
+    ]
 
 
 def test_lengths_of_which_nothing_was_published_are_shown_in_order() -> None:
     found = [compare.measured(result((length, length))) for length in (24_000, 8_000)]
     rows = compare.table(found, QWEN)
-    assert [row[0] for row in rows] == ["8,000"] * 3 + ["24,000"] * 3
+    assert [row[0] for row in rows] == ["8,000"] * 4 + ["24,000"] * 4
     assert rows[0][-2:] == ("–", "–")
 
 

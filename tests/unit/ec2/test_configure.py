@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -99,7 +101,7 @@ def test_engines_are_of_one_class_and_only_prefill_has_its_prefix_cache_off(mode
 def test_the_engine_fits_its_ranks_and_the_longest_prompt(role: str) -> None:
     arguments = environment(files(role)[f"{role}.env"])["ENGINE_ARGS"].split()
     assert arguments[arguments.index("--tensor-parallel-size") + 1] == str(configure.RANKS)
-    longest = max(max(one.published["one-way"]) for one in MODELS.values()) + 10 * (150 + 300)
+    longest = max(max(one.ttft["one-way"]) for one in MODELS.values()) + 10 * (150 + 300)
     assert int(arguments[arguments.index("--max-model-len") + 1]) > longest
 
 
@@ -110,6 +112,48 @@ def test_every_variable_that_the_units_read_is_set() -> None:
         known = environment(made["engine.env"]) | environment(made[f"{role}.env"])
         used = set(re.findall(r"\$\{?([A-Z_]+)", unit)) - {"MAINPID"}
         assert used <= set(known)
+
+
+@pytest.mark.parametrize("role", OWN)
+def test_stock_engines_differ_in_connector_and_policies_alone(role: str) -> None:
+    drop_in = configure.stock(role)
+    section, cleared, command = drop_in.split("\n", 2)
+    assert (section, cleared) == ("[Service]", "ExecStart=")
+    stock, ours = (
+        shlex.split(text.removeprefix("ExecStart=").replace("\\\n", " "))
+        for text in (command, exec_start(role))
+    )
+    at = ours.index("--kv-transfer-config") + 1
+    assert stock[:at] == ours[:at]
+    assert len(stock) == len(ours)
+    mine, theirs = (
+        json.loads(words[at].replace("${RETENTION_SECONDS}", "480")) for words in (ours, stock)
+    )
+    assert theirs["kv_connector"] == "NixlConnector"
+    assert theirs["kv_load_failure_policy"] == "fail"
+    assert theirs["kv_connector_extra_config"]["kv_recompute_threshold"] == 64
+    del mine["kv_connector_module_path"], mine["kv_connector_extra_config"]["contraflow"]
+    for config in (mine, theirs):
+        del config["kv_connector"], config["kv_load_failure_policy"]
+        del config["kv_connector_extra_config"]["kv_recompute_threshold"]
+    assert theirs == mine
+
+
+def exec_start(role: str) -> str:
+    unit = (UNITS / f"vllm-{role}@.service").read_text()
+    return unit[unit.index("ExecStart=") : unit.index("# Started means")]
+
+
+def test_a_unit_that_has_changed_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "systemd").mkdir()
+    unit = (UNITS / "vllm-decode@.service").read_text()
+    changed = unit.replace('"kv_recompute_threshold": 0', '"kv_recompute_threshold": 1')
+    (tmp_path / "systemd" / "vllm-decode@.service").write_text(changed)
+    monkeypatch.setattr(configure, "DEPLOY", tmp_path)
+    with pytest.raises(ValueError, match="kv_recompute_threshold"):
+        configure.stock("decode")
 
 
 def test_an_example_that_has_lost_a_key_is_noticed(
