@@ -49,10 +49,11 @@ trap collect EXIT
 for length in $lengths; do
   one="$folder/$length"
   snapshots "$one-before"
-  say "prefix $length: 10 conversations of 10 turns on each leg"
+  say "prefix $length: 10 conversations of 5 turns on each leg"
+  # The reference's ten turns are messages: five questions, five answers.
   # Token ids: lengths are exact, and no template rewrites what was generated, for a history that
   # was rewritten is pulled only up to there.
-  "$python" -m contraflow.cli.main bench --prefix "$length" --api tokens \
+  "$python" -m contraflow.cli.main bench --prefix "$length" --turns 5 --api tokens \
     --leg one-way=http://127.0.0.1:8001 --leg bidirectional=http://127.0.0.1:8000 \
     --metrics "prefill=$prefill" --metrics "decode=$decode" --json "$one.json" ||
     die "turns failed at $length: see the lines above and $folder/journal-*.txt"

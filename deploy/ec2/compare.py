@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploy.ec2.models import BIDIRECTIONAL, ONE_WAY, Model
+from deploy.ec2.models import BIDIRECTIONAL, ONE_WAY, TURNS, Model
 
 LEGS = (ONE_WAY, BIDIRECTIONAL)
 # As published: nothing is said of leaving out first turns, which have nothing to pull back.
-_TURNS = "all"
+_SCOPE = "all"
 _READS = "vllm:nixl_xfer_time_seconds"
 _FEW = 1.0  # tokens of a prompt, on average
 
@@ -47,18 +47,24 @@ def read(path: Path) -> Measured:
 
 def measured(result: Mapping[str, Any]) -> Measured:
     """As ``read``, from what is in the file. LookupError and the like if it is something else."""
-    prefixes = {one["prefix_tokens"] for one in result["workload"]["conversations"]}
+    conversations = result["workload"]["conversations"]
+    prefixes = {one["prefix_tokens"] for one in conversations}
     if len(prefixes) != 1:
         raise NotComparable(
             f"it mixes {len(prefixes)} lengths of prefixes; measure one at a time, as bench.sh "
             "does: --prefix 24k"
+        )
+    if any(len(one["turns"]) != TURNS for one in conversations):
+        raise NotComparable(
+            f"its conversations have not {TURNS} turns each, so that the first one, which pulls "
+            f"nothing, has another share: measure with --turns {TURNS}, as bench.sh does"
         )
     if result["interrupted"] or result["failures"]:
         raise NotComparable(
             f"{len(result['failures'])} turns failed, or it was interrupted: see `failures` in "
             "the file and the journals, and measure again"
         )
-    rows = {row["leg"]: row for row in result["rows"] if row["scope"] == _TURNS}
+    rows = {row["leg"]: row for row in result["rows"] if row["scope"] == _SCOPE}
     if missing := [leg for leg in LEGS if leg not in rows]:
         raise NotComparable(f"there is no leg {', '.join(missing)}: name the legs as bench.sh does")
     for leg in LEGS:
@@ -66,7 +72,7 @@ def measured(result: Mapping[str, Any]) -> Measured:
     [ratio] = [
         one["ttft"]["value"]
         for one in result["ttft_ratios"]
-        if one["scope"] == _TURNS and (one["base"], one["leg"]) == LEGS
+        if one["scope"] == _SCOPE and (one["base"], one["leg"]) == LEGS
     ]
     ttft = {leg: _milliseconds(rows[leg]["ttft"]["mean"]) for leg in LEGS}
     return Measured(prefixes.pop(), ttft, ratio, _transfer(result["counters"].get("prefill", {})))

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+# Its ten turns are messages, as vLLM's benchmark counts them: five questions with their answers.
+TURNS = 5
 ONE_WAY, BIDIRECTIONAL = "one-way", "bidirectional"
 # Both models, both roles.
 _ARGUMENTS = "--dtype bfloat16 --tensor-parallel-size 8 --max-model-len 32768 --max-num-seqs 8"
@@ -18,7 +20,7 @@ _ARGUMENTS = "--dtype bfloat16 --tensor-parallel-size 8 --max-model-len 32768 --
 class Model:
     """``arguments`` of ``vllm serve`` are those of both roles.
 
-    Published, in milliseconds, by tokens of the prefix, which the ten turns come on top of:
+    Published, in milliseconds, by tokens of the prefix, which the turns come on top of:
     ``ttft``, the mean by leg, and ``transfer``, the mean time of prefill's reads.
     """
 

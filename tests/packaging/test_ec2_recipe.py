@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 from deploy.ec2.__main__ import commands
+from deploy.ec2.models import TURNS
 
 from contraflow.cli.bench.command import bench as bench_command
 
@@ -304,6 +305,13 @@ def test_both_legs_are_measured_between_snapshots_of_both_nodes(
         ("one-way", "http://127.0.0.1:8001"),
         ("bidirectional", "http://127.0.0.1:8000"),
     ]
+    assert (options["turns"], options["prefix"], options["api"]) == (
+        TURNS,
+        (2_000, 2_000),
+        "tokens",
+    )
+    defaults = (options["conversations"], options["input"], options["output"], options["clients"])
+    assert defaults == (None, None, None, 2)  # the bench's own, which are the reference's
     names = {path.name for path in folder.iterdir()}
     whens = {
         f"2k-{when}-{side}.json" for when in ("before", "after") for side in ("prefill", "decode")

@@ -22,8 +22,8 @@ QWEN = MODELS["qwen3-32b"]
 Report = dict[str, str]
 
 
-def workload(prefix: tuple[int, int], conversations: int) -> Workload:
-    sizes = replace(REFERENCE, conversations=conversations, turns=3, prefix=prefix)
+def workload(prefix: tuple[int, int], conversations: int, turns: int) -> Workload:
+    sizes = replace(REFERENCE, conversations=conversations, turns=turns, prefix=prefix)
     return reference(sizes, seed=0)
 
 
@@ -33,6 +33,7 @@ def result(
     legs: tuple[str, ...] = (ONE_WAY, BIDIRECTIONAL),
     change: Callable[[Results], None] = lambda _: None,
     conversations: int = 1,
+    turns: int = 5,
 ) -> dict[str, Any]:
     """As ``contraflow bench --json`` writes it, made by its own code. Turns take 800 ms one-way,
     and 400 ms bidirectional but for the first. Intervals need two conversations."""
@@ -41,9 +42,9 @@ def result(
         BIDIRECTIONAL: {"pulled": "24300", "local": "0", "computed": "150"},
     }
     seconds = {ONE_WAY: 0.8, BIDIRECTIONAL: 0.4}
-    work, results = workload(prefix, conversations), Results()
+    work, results = workload(prefix, conversations, turns), Results()
     for conversation in work.conversations:
-        for turn in range(1, 4):
+        for turn in range(1, turns + 1):
             for leg in legs:
                 results.samples.append(
                     Sample(
@@ -62,8 +63,8 @@ def test_all_turns_count_as_they_did_in_what_was_published() -> None:
     one = compare.measured(result())
     assert one.prefix == 24_000
     assert one.ttft[ONE_WAY][0] == pytest.approx(800)
-    assert one.ttft[BIDIRECTIONAL][0] == pytest.approx((800 + 400 + 400) / 3)
-    assert one.ratio == pytest.approx(1.5)
+    assert one.ttft[BIDIRECTIONAL][0] == pytest.approx((800 + 4 * 400) / 5)
+    assert one.ratio == pytest.approx(800 / 480)
     assert one.transfer == pytest.approx(125)
 
 
@@ -79,8 +80,8 @@ def test_the_table_has_what_was_published_beside_it() -> None:
     assert all(len(row) == len(compare.COLUMNS) for row in rows)
     assert rows == [
         ("24,000", "TTFT one-way", "800", "800–800", "778", "1.03"),
-        ("24,000", "TTFT bidirectional", "533", "533–533", "460", "1.16"),
-        ("24,000", "ratio", "1.50", "", "1.69", "0.89"),
+        ("24,000", "TTFT bidirectional", "480", "480–480", "460", "1.04"),
+        ("24,000", "ratio", "1.67", "", "1.69", "0.99"),
         ("24,000", "transfer", "125", "", "130", "0.96"),
     ]
 
@@ -95,6 +96,11 @@ def test_lengths_of_which_nothing_was_published_are_shown_in_order() -> None:
 def test_a_mixture_of_lengths_is_refused() -> None:
     with pytest.raises(NotComparable, match="mixes 2 lengths"):
         compare.measured(result((2_000, 24_000), conversations=2))
+
+
+def test_other_numbers_of_turns_are_refused() -> None:
+    with pytest.raises(NotComparable, match="--turns 5"):
+        compare.measured(result(turns=10))
 
 
 def test_failed_or_interrupted_runs_are_refused() -> None:
