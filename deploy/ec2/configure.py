@@ -57,11 +57,11 @@ def files(
     return made
 
 
+# What is ours in a unit, and what stands there for vLLM's own connector.
 _STOCK = (
     (r'"kv_connector": "ContraflowConnector"', '"kv_connector": "NixlConnector"'),
     (r' *"kv_connector_module_path": .*\n', ""),
     (r'"kv_load_failure_policy": "recompute"', '"kv_load_failure_policy": "fail"'),
-    (r'"kv_recompute_threshold": 0', '"kv_recompute_threshold": 64'),
     (r', \\\n *"contraflow": \{(?:.*\n)*?.*"role": "\w+"\}', ""),
 )
 
@@ -71,7 +71,8 @@ def stock(role: str) -> str:
     settings, for vLLM's own proxy. ValueError if the unit is not as it was."""
     unit = (DEPLOY / "systemd" / f"vllm-{role}@.service").read_text()
     found = re.search(r"^ExecStart=(?:.*\\\n)*.*$", unit, re.MULTILINE)
-    command = found[0] if found else ""
+    # Without one it is 64 tokens, as the reference had it.
+    command = re.sub(r' *"kv_recompute_threshold": .*\n', "", found[0]) if found else ""
     for pattern, text in _STOCK:
         command, count = re.subn(pattern, lambda _, text=text: text, command)  # type: ignore[misc]
         if count != 1:

@@ -69,7 +69,8 @@ def test_all_turns_count_as_they_did_in_what_was_published() -> None:
 
 
 def test_without_counters_there_is_no_transfer() -> None:
-    for counters in ({}, {"prefill": {}}):
+    pages: list[dict[str, dict[str, float]]] = [{}, {"prefill": {}}]
+    for counters in pages:
         one = compare.measured({**result(), "counters": counters})
         assert one.transfer is None
         assert len(compare.table([one], QWEN)) == 3

@@ -131,11 +131,11 @@ def test_stock_engines_differ_in_connector_and_policies_alone(role: str) -> None
     )
     assert theirs["kv_connector"] == "NixlConnector"
     assert theirs["kv_load_failure_policy"] == "fail"
-    assert theirs["kv_connector_extra_config"]["kv_recompute_threshold"] == 64
+    assert "kv_recompute_threshold" not in theirs["kv_connector_extra_config"]
     del mine["kv_connector_module_path"], mine["kv_connector_extra_config"]["contraflow"]
     for config in (mine, theirs):
         del config["kv_connector"], config["kv_load_failure_policy"]
-        del config["kv_connector_extra_config"]["kv_recompute_threshold"]
+        config["kv_connector_extra_config"].pop("kv_recompute_threshold", None)
     assert theirs == mine
 
 
@@ -149,10 +149,10 @@ def test_a_unit_that_has_changed_is_noticed(
 ) -> None:
     (tmp_path / "systemd").mkdir()
     unit = (UNITS / "vllm-decode@.service").read_text()
-    changed = unit.replace('"kv_recompute_threshold": 0', '"kv_recompute_threshold": 1')
+    changed = unit.replace('"kv_load_failure_policy"', '"kv_failures"')
     (tmp_path / "systemd" / "vllm-decode@.service").write_text(changed)
     monkeypatch.setattr(configure, "DEPLOY", tmp_path)
-    with pytest.raises(ValueError, match="kv_recompute_threshold"):
+    with pytest.raises(ValueError, match="kv_load_failure_policy"):
         configure.stock("decode")
 
 
