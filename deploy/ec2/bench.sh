@@ -4,13 +4,14 @@
 # On prefill's node. DECODE_SSH is how ssh reaches decode's node, where the checkout has the same
 # path. FOLDER gets everything, and FOLDER.tar.gz. LENGTHS="2k 24k" measures these alone.
 set -euo pipefail
-cd "$(dirname "$0")/../.."
 
 say() { printf '[bench] %s\n' "$*"; }
 die() { printf '[bench] %s\n' "$*" >&2; exit 1; }
 
 [ "$#" = 5 ] || die "usage: $0 qwen3-32b|glm-5-fp8 DECODE_SSH PREFILL_IP DECODE_IP FOLDER"
-model=$1 peer=$2 prefill=http://$3:8100 decode=http://$4:8200 folder=$5
+model=$1 peer=$2 prefill=http://$3:8100 decode=http://$4:8200
+folder=$(realpath -m -- "$5") # before the change of folder
+cd "$(dirname "$0")/../.."
 case "$model" in
 qwen3-32b) lengths=${LENGTHS:-2k 4k 8k 12k 16k 20k 24k} ;;
 glm-5-fp8) lengths=${LENGTHS:-2k 4k 8k 12k 16k 20k} ;;

@@ -117,7 +117,7 @@ def _wants(env: Mapping[str, str], name: str, good: Sequence[str], else_what: st
 
 def _ucx_may_use(transports_allowed: str) -> Finding:
     allowed = transports_allowed.split(",")
-    if "srd" in allowed and not {"tcp", "all"} & set(allowed) and "^" not in transports_allowed:
+    if "srd" in allowed and not {"tcp", "all"} & set(allowed):
         return Finding("UCX_TLS", f"UCX_TLS={transports_allowed}")
     return Finding(
         "UCX_TLS",
