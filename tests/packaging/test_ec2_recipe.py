@@ -69,13 +69,13 @@ class Aws:
         return run(script, *arguments, PATH=f"{self.folder}:{os.environ['PATH']}", **env)
 
 
-def run(
-    script: str, *arguments: str, cwd: Path | None = None, **env: str
-) -> subprocess.CompletedProcess[str]:
+def run(script: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """``PWD`` of the environment is where it runs."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
     return subprocess.run(
         ["bash", FOLDER / script, *arguments],
-        env={**kept, **env}, cwd=cwd, capture_output=True, text=True, timeout=120, check=False,
+        env={**kept, **env}, cwd=env.get("PWD"),
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
 
@@ -349,7 +349,7 @@ def test_failed_turns_end_the_benchmark_with_everything_collected(
 
 def test_a_folder_is_where_the_caller_means_it(tmp_path: Path, bench_env: dict[str, str]) -> None:
     where = ("node-b", "10.1.0.5", "10.1.0.6", "results")
-    run("bench.sh", "qwen3-32b", *where, cwd=tmp_path, **bench_env)
+    run("bench.sh", "qwen3-32b", *where, **bench_env, PWD=str(tmp_path))
     assert (tmp_path / "results" / "2k.json").exists()
     assert (tmp_path / "results.tar.gz").exists()
 
