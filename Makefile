@@ -6,6 +6,7 @@ export PYTHON
 
 BIN := .venv/bin
 CODE := services connector tests deploy
+SCRIPTS := .ci/run $(wildcard deploy/*.sh deploy/ec2/*.sh proto/*.sh requirements/*.sh)
 ENGINE ?= vllm
 QUICK_TESTS := tests/unit tests/property tests/contract/*.py
 
@@ -38,11 +39,12 @@ test-full: setup env-next lint ## the same, slow tests, the ring of faults and m
 check: lint ## the same as lint, and the quick tests
 	$(BIN)/python -m pytest -q $(wildcard $(QUICK_TESTS))
 
-lint: env-services env-proto ## style, types, imports, protos, generated code
+lint: env-services env-proto ## style, types, imports, scripts, protos, generated code
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/shellcheck $(SCRIPTS)
 	$(BIN)/buf lint
 	$(BIN)/buf format --diff --exit-code
 	proto/generate.sh --check
