@@ -166,7 +166,7 @@ async def test_scenario_05_prefills_own_cache_may_reach_less_or_more_far_than_th
 async def test_scenario_05_a_pull_below_the_threshold_is_declined_and_the_handle_kept() -> None:
     async with a_pair() as pair:
         history = await retained(pair)
-        answer = await pair.prefilled(history, pair.for_pull(pair.claim(), least=1000))
+        answer = await pair.prefilled(history, pair.for_pull(pair.claim(), min_pull_tokens=1000))
         assert answer.pull["outcome"] == "DECLINED_SMALL"
         assert answer.tokens == await expected(history, 1)
         pair.decode.retained.return_claim("c1")
