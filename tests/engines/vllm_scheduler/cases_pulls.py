@@ -143,8 +143,10 @@ def scenario_29_a_sliding_window_is_pulled_whole_or_not_at_all() -> None:
     (read,) = engine.allocate(request, 102).reqs_to_recv.values()
     assert [list(group) for group in read.remote.block_ids] == [full, window]
     part = {**params, OURS: {**params[OURS], "pull_blocks": 6}}
-    request = Engine("p1", sliding=True).request([*PROMPT, 5, 6, 8], part)
+    engine = Engine("p1", sliding=True)
+    request = engine.request([*PROMPT, 5, 6, 8], part)
     assert engine.ask(request) == (0, False)
+    assert engine.allocate(request, 0).reqs_to_recv == {}
     engine = Engine("p1", sliding=True)
     request = engine.request([*PROMPT, 5, 9, 9], params)
     assert engine.ask(request) == (0, False)
