@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import grpc
@@ -68,7 +68,7 @@ class Claim:
     num_tokens: int
     params: Params
     proof: Proof
-    use: HandleUse = HandleUse()
+    use: HandleUse = field(default_factory=HandleUse)
     unread: bool = True
 
 

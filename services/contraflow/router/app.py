@@ -63,16 +63,14 @@ class RouterApp:
         replies = Replies(config.max_affinities)
         load = Load()
         policy = Policy(config.recompute_threshold_tokens)
+        decide_use = decide_use or use_by(policy)
         planner = Planner(replica, self.homes, replies, load, policy)
         legs = Legs(self._client, config.engine_api_key, config.decode_timeout_seconds)
         turns = Turns(
             secret=secret,
             tenancy=self.tenancy,
             planner=planner,
-            prefill=Prefill(
-                self._agents, legs, self.homes, replies, load, decide_use or use_by(policy), clock,
-                ids,
-            ),  # fmt: skip
+            prefill=Prefill(self._agents, legs, self.homes, replies, load, decide_use, clock, ids),
             decode=Decode(legs, load, ids),
             releases=Releases(self._agents, self.metrics),
             homes=self.homes,

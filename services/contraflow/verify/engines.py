@@ -132,8 +132,8 @@ def _is_wanted(pull: Pull) -> bool:
     told = pull.params.get(OURS)
     if not pull.params.get("do_remote_decode") or told is None:
         return True
-    most = told.get("pull_blocks", len(remote_ids(pull.params)))
-    return told.get("decision") == "PULL" and len(remote_ids(pull.params)) <= most
+    read = len(remote_ids(pull.params))
+    return bool(told.get("decision") == "PULL" and read <= told.get("pull_blocks", read))
 
 
 class Fabric(MemoryFabric):

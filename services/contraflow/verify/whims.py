@@ -29,6 +29,4 @@ class Whims:
         self._seen[f"use {kind}"] += 1
         if kind == "CUT":
             return HandleUse(pull_blocks=draw.randint(0, num_tokens // BLOCK + 1))
-        return HandleUse(
-            Decision.RECOMPUTE, PlanReason.BELOW_THRESHOLD, release=kind == "RELEASED"
-        )
+        return HandleUse(Decision.RECOMPUTE, PlanReason.BELOW_THRESHOLD, release=kind == "RELEASED")

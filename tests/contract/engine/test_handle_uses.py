@@ -1,4 +1,4 @@
-"""The engine does with a handle what it is told, whatever vLLM's own threshold of 64 tokens says."""
+"""An engine does with a handle what it is told, whatever vLLM's own threshold of 64 says."""
 
 from __future__ import annotations
 

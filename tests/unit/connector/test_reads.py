@@ -88,9 +88,7 @@ def test_what_the_router_does_not_want_is_compared_and_not_pulled(decision: str)
         assert verdict == Verdict(0, Outcome.DECLINED_UNWANTED, proven)
 
 
-@pytest.mark.parametrize(
-    ("blocks", "tokens"), [(1, 16), (6, 96), (7, 100), (8, 100), (10**9, 100)]
-)
+@pytest.mark.parametrize(("blocks", "tokens"), [(1, 16), (6, 96), (7, 100), (8, 100), (10**9, 100)])
 def test_the_router_says_which_blocks_are_pulled(blocks: int, tokens: int) -> None:
     read = a_read(instructions=replace(a_read().instructions, pull_blocks=blocks))
     assert judged(read, [*TOKENS, 1]) == Verdict(tokens, Outcome.PULLED, 100)
