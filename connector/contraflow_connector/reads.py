@@ -19,6 +19,7 @@ class Outcome(StrEnum):
     DECLINED_SMALL = "DECLINED_SMALL"
     DECLINED_NO_PROOF = "DECLINED_NO_PROOF"
     DECLINED_UNSUPPORTED = "DECLINED_UNSUPPORTED"
+    DECLINED_UNWANTED = "DECLINED_UNWANTED"
     FAILED = "FAILED"
 
 
@@ -90,23 +91,32 @@ class Read:
 def judge_backward(
     read: Read, chain: Chain, prompt: Sequence[int], local_tokens: int, *, trimmable: bool
 ) -> Verdict:
-    """D→P: the longest proven prefix, if it is worth it beyond ``local_tokens``.
+    """D→P: what the router wants of the longest proven prefix, if it is worth it beyond
+    ``local_tokens``.
 
-    At least one prompt token is left to compute, since its logits are needed.
+    At least one prompt token is left to compute, since its logits are needed. What is not wanted
+    is compared all the same: the router learns whether the handle is one of this prompt.
     """
-    proof = read.instructions.proof
+    told, proof = read.instructions, read.instructions.proof
     if proof is None:
         return Verdict(0, Outcome.DECLINED_NO_PROOF)
     proven = chain.proven(proof, prompt)
+    if not told.wants_pull:
+        return Verdict(0, Outcome.DECLINED_UNWANTED, proven)
     usable = min(proven, read.offered_tokens, len(prompt) - 1)
     whole = usable == proof.num_tokens == read.offered_tokens
-    if not whole and not (trimmable and proof.trimmable):
+    divisible = trimmable and proof.trimmable
+    if not whole and not divisible:
         usable = 0
     if not _holds(read.offered_blocks, usable, proof.block_size, trimmable=trimmable):
         usable = 0
     if usable <= 0:
         return Verdict(0, Outcome.DECLINED_MISMATCH, proven)
-    if usable - local_tokens < read.instructions.min_pull_tokens:
+    if told.pull_blocks is not None and (wanted := told.pull_blocks * proof.block_size) < usable:
+        if not divisible:
+            return Verdict(0, Outcome.DECLINED_UNSUPPORTED, proven)
+        usable = wanted
+    if usable - local_tokens < told.min_pull_tokens:
         return Verdict(0, Outcome.DECLINED_SMALL, proven)
     return Verdict(usable, Outcome.PULLED, proven)
 

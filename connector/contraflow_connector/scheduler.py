@@ -28,6 +28,7 @@ from contraflow_connector.vllm_compat import (
     lease_extension,
     local_cache_tokens,
     may_pull,
+    pull_as_told,
     put_holds,
     put_releases,
     put_renewals,
@@ -56,6 +57,7 @@ class ContraflowScheduler(NixlPullConnectorScheduler, Decisions):
             groups=len(kv_cache_config.kv_cache_groups),
         )
         self.block_pool: Any = None
+        pull_as_told(self)
         warn_of_unsafe_roles(vllm_config, settings, self._bidirectional)
 
     def set_xfer_handshake_metadata(self, metadata: dict[tuple[int, int], Any]) -> None:

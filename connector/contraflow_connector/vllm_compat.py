@@ -211,6 +211,17 @@ def recompute_failed_loads(config: VllmConfig) -> None:
         transfer.kv_load_failure_policy = "recompute"
 
 
+def pull_as_told(scheduler: NixlPullConnectorScheduler) -> None:
+    """The router says of each request what is pulled; vLLM would refuse, to all of them, what is
+    below one fixed number of tokens."""
+    if scheduler.kv_recompute_threshold:
+        log.info(
+            "kv_recompute_threshold (%d) has no effect: the router decides what is pulled",
+            scheduler.kv_recompute_threshold,
+        )
+    scheduler.kv_recompute_threshold = 0
+
+
 def warn_of_unsafe_roles(config: VllmConfig, settings: Settings, bidirectional: bool) -> None:
     """Name set-ups that vLLM accepts and that are not safe."""
     if settings.role == Role.PREFILL and bidirectional:

@@ -105,7 +105,11 @@ BACKWARD = {
     "do_remote_decode": True,
     "remote_num_tokens": len(TOKENS),
     OURS: Instructions(
-        session_key=SESSION, tenant="acme", proof=Chain(CONTEXT).proof(TOKENS, len(TOKENS))
+        session_key=SESSION,
+        tenant="acme",
+        decision="PULL",
+        pull_blocks=100,
+        proof=Chain(CONTEXT).proof(TOKENS, len(TOKENS)),
     ).to_json(),
 }
 RETAINING = {"do_remote_prefill": False, "do_remote_decode": False, OURS: FORWARD[OURS]}

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from contraflow.core.chain import Proof
 from contraflow.core.instructions import Instructions, Pull, Tip, proof_from_json, proof_to_json
+from contraflow.core.plan import Decision
 
 text = st.text(max_size=8)
 base64ish = st.text("Aa0+/=", max_size=24)
@@ -43,9 +44,10 @@ instructions = st.builds(
     session_key=text,
     turn_id=text,
     claim_id=text,
-    decision=text,
+    decision=text | st.sampled_from(Decision),
     message_digest=text,
     min_pull_tokens=sizes,
+    pull_blocks=st.none() | st.integers(0, 2**32 - 1),
     proof=st.none() | proofs(),
 )
 counts = st.integers(0, 2**63)

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 from contraflow.core.fleet import Session
 from contraflow.core.handle import ClaimRequest, Handle, HandleTable, State
+from contraflow.core.handle_use import DecideUse
 from contraflow.core.instructions import Instructions
 from contraflow.router.config import RouterConfig
 from contraflow.runtime.clock import SystemClock
@@ -187,10 +188,12 @@ class Owner(FakeAgent):
 
 
 @asynccontextmanager
-async def owned_world(config: RouterConfig | None = None) -> AsyncIterator[tuple[World, Owner]]:
+async def owned_world(
+    config: RouterConfig | None = None, decide_use: DecideUse | None = None
+) -> AsyncIterator[tuple[World, Owner]]:
     """p1, which reads what it is handed, and d1, which retains what it decodes."""
     owner = Owner()  # type: ignore[abstract]  # the router calls only some methods
-    async with router_world(config, owner) as world:
+    async with router_world(config, owner, decide_use) as world:
         owner.attach(world.decode)
         owner.attach_reader(world.prefill)
         yield world, owner

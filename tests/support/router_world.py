@@ -13,6 +13,7 @@ import aiohttp
 from contraflow.core.chain import Proof
 from contraflow.core.errors import ClaimNotFound, ContraflowError
 from contraflow.core.fleet import Engine, Role, Session
+from contraflow.core.handle_use import DecideUse
 from contraflow.core.session import session_key
 from contraflow.router.app import RouterApp
 from contraflow.router.config import RouterConfig
@@ -175,7 +176,9 @@ def following_replica() -> FleetReplica:
 
 @asynccontextmanager
 async def router_world(
-    config: RouterConfig | None = None, agent: FakeAgent | None = None
+    config: RouterConfig | None = None,
+    agent: FakeAgent | None = None,
+    decide_use: DecideUse | None = None,
 ) -> AsyncIterator[World]:
     """1P1D: prefill engine p1, decode engine d1, one agent, a router that knows them."""
     agent = agent or FakeAgent()  # type: ignore[abstract]  # the router calls only two methods
@@ -184,7 +187,7 @@ async def router_world(
     address = str(grpc.listen(Address(host="127.0.0.1", port=0)))
     await grpc.start()
     replica = following_replica()
-    app = RouterApp(config or config_of(), SECRET, replica, SystemClock())
+    app = RouterApp(config or config_of(), SECRET, replica, SystemClock(), decide_use=decide_use)
     http = HttpServer(app.routes.handle)
     port = await http.listen("127.0.0.1", 0)
     async with (

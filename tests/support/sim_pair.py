@@ -185,11 +185,11 @@ class Pair:
         return self.decode.retained.acquire(request)
 
     @staticmethod
-    def for_pull(handle: Handle, *, least: int = 1) -> Params:
-        """What the router makes of a claimed handle for P."""
+    def for_pull(handle: Handle, **use: Any) -> Params:
+        """What the router makes of a claimed handle for P; ``use``: what it shall do with it."""
         assert handle.claim is not None
         told = replace(
-            TOLD, claim_id=handle.claim.claim_id, proof=handle.proof, min_pull_tokens=least
+            TOLD, claim_id=handle.claim.claim_id, proof=handle.proof, **{"decision": "PULL", **use}
         )
         params = params_from_proto(params_to_proto(offer(handle)))
         return for_pulling_prefill(params) | {OURS: told.to_json()}

@@ -14,14 +14,17 @@ from dataclasses import dataclass, fields
 from typing import Any, cast
 
 from contraflow.core.chain import Proof
+from contraflow.core.plan import Decision
 
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
     """From the router, on both legs of a turn.
 
-    ``min_pull_tokens``: a pull of fewer tokens beyond the local prefix cache is declined.
-    ``proof`` is set on a prefill leg that shall pull.
+    A handle that comes with a prefill leg is pulled only if ``decision`` is PULL. Of its blocks
+    the leading ``pull_blocks`` are pulled, as far as they are proven (None: all that are), less
+    those of the local prefix cache; and none if these hold fewer than ``min_pull_tokens``.
+    ``proof`` is set on a prefill leg with a handle.
     """
 
     tenant: str = ""
@@ -31,12 +34,22 @@ class Instructions:
     decision: str = ""
     message_digest: str = ""
     min_pull_tokens: int = 1
+    pull_blocks: int | None = None
     proof: Proof | None = None
 
+    @property
+    def wants_pull(self) -> bool:
+        """False on any doubt."""
+        return self.decision == Decision.PULL
+
     def to_json(self) -> dict[str, Any]:
-        """The object to send; empty values are left out."""
+        """The object to send; what is empty or means nothing is left out."""
         texts = {name: getattr(self, name) for name in _TEXTS if getattr(self, name)}
-        out: dict[str, Any] = {**texts, "min_pull_tokens": self.min_pull_tokens}
+        out: dict[str, Any] = dict(texts)
+        if self.min_pull_tokens > 1:
+            out["min_pull_tokens"] = self.min_pull_tokens
+        if self.pull_blocks is not None:
+            out["pull_blocks"] = self.pull_blocks
         if self.proof is not None:
             out["proof"] = proof_to_json(self.proof)
         return out
@@ -47,10 +60,11 @@ class Instructions:
         if not isinstance(value, Mapping):
             return cls()
         texts = {name: value[name] for name in _TEXTS if isinstance(value.get(name), str)}
-        least = value.get("min_pull_tokens")
+        least, blocks = value.get("min_pull_tokens"), value.get("pull_blocks")
         return cls(
             **texts,
             min_pull_tokens=least if type(least) is int and least > 0 else 1,
+            pull_blocks=blocks if type(blocks) is int and blocks >= 0 else None,
             proof=proof_from_json(value.get("proof")),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import grpc
@@ -12,6 +12,7 @@ import structlog
 
 from contraflow.core.chain import Proof
 from contraflow.core.errors import ContraflowError, Internal
+from contraflow.core.handle_use import HandleUse
 from contraflow.core.transfer_params import Params
 from contraflow.runtime.channels import OpenChannel, open_channel
 from contraflow.runtime.grpc_errors import TimedOut, Unreachable, domain_errors
@@ -54,7 +55,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class Claim:
-    """A claim granted: what the prefill engine needs for its pull.
+    """A claim granted: what the prefill engine needs for its pull, and ``use``, what it shall do.
 
     ``unread`` is true as long as it is proven that no read was started: no byte of a prefill
     request with it was sent, or the engine reports that it declined and kept.
@@ -67,6 +68,7 @@ class Claim:
     num_tokens: int
     params: Params
     proof: Proof
+    use: HandleUse = field(default_factory=HandleUse)
     unread: bool = True
 
 
@@ -103,8 +105,9 @@ class Agents:
             raise
 
     def give_back(self, claim: Claim) -> None:
-        """Return a claim, off the caller's path. Only where no read can have been started."""
-        self.run(self._return(claim))
+        """Return a claim, off the caller's path, and have its handle freed if that is its use.
+        Only where no read can have been started."""
+        self.run(self._free(claim) if claim.use.release else self._return(claim))
 
     async def list_handles(self, agent_address: str, session_key: str) -> pb.ListHandlesResponse:
         """Live handles of a session at one agent, and the engines that it knows of. Raises what
@@ -153,6 +156,14 @@ class Agents:
             async with asyncio.timeout(self._deadline):
                 stub = self._stub(wanted.agent_address)
                 return await stub.AcquireHandle(request, timeout=self._deadline)
+
+    async def _free(self, claim: Claim) -> None:
+        try:
+            # First: returned before, it could be claimed by another turn.
+            await self.release(claim.agent_address, [claim.handle_id])
+        except ContraflowError as error:
+            log.info("handle_not_released", handle_id=claim.handle_id, why=denial_of(error))
+        await self._return(claim)
 
     async def _return(self, claim: Claim | Wanted, *, wait: bool = True) -> None:
         request = pb.ReturnClaimRequest(claim_id=claim.claim_id, engine_id=claim.engine_id)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from contraflow.core.cost import PROFILES
 from contraflow.core.fleet import Session
+from contraflow.core.handle_use import DecideUse, use_by
 from contraflow.core.plan import Policy
 from contraflow.router.affinity import Homes, Load, Replies
 from contraflow.router.agents import Agents
@@ -48,8 +49,10 @@ class RouterApp:
         *,
         client: UpstreamClient | None = None,
         open_channel: OpenChannel = open_channel,
+        decide_use: DecideUse | None = None,
     ) -> None:
-        """``client`` and ``open_channel`` reach engines and agents, over sockets by default."""
+        """``client`` and ``open_channel`` reach engines and agents, over sockets by default.
+        ``decide_use`` says what is done with a handle; by default the operator's threshold."""
         self.metrics = RouterMetrics()
         self.tenancy = Tenancy({name: t.api_keys for name, t in config.tenants.items()})
         self.homes = Homes(config.max_affinities)
@@ -59,15 +62,15 @@ class RouterApp:
         )
         replies = Replies(config.max_affinities)
         load = Load()
-        planner = Planner(
-            replica, self.homes, replies, load, Policy(config.recompute_threshold_tokens)
-        )
+        policy = Policy(config.recompute_threshold_tokens)
+        decide_use = decide_use or use_by(policy)
+        planner = Planner(replica, self.homes, replies, load, policy)
         legs = Legs(self._client, config.engine_api_key, config.decode_timeout_seconds)
         turns = Turns(
             secret=secret,
             tenancy=self.tenancy,
             planner=planner,
-            prefill=Prefill(self._agents, legs, self.homes, replies, load, clock, ids),
+            prefill=Prefill(self._agents, legs, self.homes, replies, load, decide_use, clock, ids),
             decode=Decode(legs, load, ids),
             releases=Releases(self._agents, self.metrics),
             homes=self.homes,

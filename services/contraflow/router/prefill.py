@@ -8,6 +8,7 @@ from dataclasses import replace
 import structlog
 
 from contraflow.core.errors import AmbiguousSession, ContraflowError
+from contraflow.core.handle_use import DecideUse
 from contraflow.core.plan import Continuation, Decision, Plan, PlanReason, without
 from contraflow.core.transfer_params import for_plain_prefill, for_pulling_prefill
 from contraflow.router.affinity import Homes, Load, Replies
@@ -28,7 +29,8 @@ class Prefill:
     """Runs prefill legs.
 
     A claim is given back only with proof that no read was started: no byte of the request has
-    left, or the engine reports that it declined. In doubt it ends by itself.
+    left, or the engine reports that it declined, as it must where the use of the handle is not to
+    be pulled. In doubt it ends by itself.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class Prefill:
         homes: Homes,
         replies: Replies,
         load: Load,
+        decide_use: DecideUse,
         clock: Clock,
         new_id: Callable[[], str],
     ) -> None:
@@ -46,6 +49,7 @@ class Prefill:
         self._homes = homes
         self._replies = replies
         self._load = load
+        self._decide_use = decide_use
         self._clock = clock
         self._new_id = new_id
 
@@ -134,12 +138,14 @@ class Prefill:
             self._homes.forget(continues.key)
             report.seconds["acquire"] = self._clock.now() - started
         report.offered_tokens, report.claimed_handle_id = claim.num_tokens, claim.handle_id
+        claim.use = self._decide_use(plan, claim.num_tokens)
+        report.decision, report.reason = claim.use.decision, claim.use.reason
         return claim
 
     async def _pull(self, turn: Turn, plan: Plan, claim: Claim) -> PrefillAnswer | None:
         """The prefill leg with a handle; None if it failed so that it may go without."""
         handle = for_pulling_prefill(claim.params)
-        params = turn.instruct(handle, Decision.PULL, claim)
+        params = turn.instruct(handle, claim.use.decision, claim)
         exchange = self._legs.prefill(plan.prefill, turn.leg, params)
         failure: object = None
         try:

@@ -125,8 +125,7 @@ class Turns:
             model=traits.model,
         )  # fmt: skip
         leg = LegRequest(request, turn_id, body.fields, overrides)
-        threshold = self._planner.policy.recompute_threshold_tokens
-        return Turn(identity, traits, leg, report, started, threshold)
+        return Turn(identity, traits, leg, report, started)
 
     async def _run(self, turn: Turn, responder: ClientResponse, observer: Observer | None) -> None:
         plan = self._plan(turn)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from contraflow.core.handle_use import HandleUse
 from contraflow.core.instructions import Instructions
 from contraflow.core.transfer_params import OURS, Params
 from contraflow.router.agents import Claim
@@ -26,7 +27,6 @@ class Turn:
     leg: LegRequest
     report: TurnReport
     started: float
-    min_pull_tokens: int
 
     @property
     def retained_under(self) -> str:
@@ -47,7 +47,9 @@ class Turn:
         return True
 
     def instruct(self, params: Params, decision: str, claim: Claim | None = None) -> Params:
-        """``params`` with what the connectors shall know of this turn."""
+        """``params`` with what the connectors shall know of this turn, and do with the handle of a
+        claim."""
+        use = claim.use if claim else HandleUse()
         instructions = Instructions(
             tenant=self.identity.tenant,
             session_key=self.retained_under,
@@ -55,7 +57,8 @@ class Turn:
             claim_id=claim.claim_id if claim else "",
             decision=decision,
             message_digest=self.identity.message_digest,
-            min_pull_tokens=self.min_pull_tokens,
+            min_pull_tokens=use.min_pull_tokens,
+            pull_blocks=use.pull_blocks,
             proof=claim.proof if claim else None,
         )
         return {**params, OURS: instructions.to_json()}

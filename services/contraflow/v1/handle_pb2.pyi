@@ -29,6 +29,7 @@ class PullOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PULL_OUTCOME_DECLINED_NO_PROOF: _ClassVar[PullOutcome]
     PULL_OUTCOME_FAILED: _ClassVar[PullOutcome]
     PULL_OUTCOME_DECLINED_UNSUPPORTED: _ClassVar[PullOutcome]
+    PULL_OUTCOME_DECLINED_UNWANTED: _ClassVar[PullOutcome]
 HANDLE_STATE_UNSPECIFIED: HandleState
 HANDLE_STATE_RETAINED: HandleState
 HANDLE_STATE_CLAIMED: HandleState
@@ -44,6 +45,7 @@ PULL_OUTCOME_DECLINED_SMALL: PullOutcome
 PULL_OUTCOME_DECLINED_NO_PROOF: PullOutcome
 PULL_OUTCOME_FAILED: PullOutcome
 PULL_OUTCOME_DECLINED_UNSUPPORTED: PullOutcome
+PULL_OUTCOME_DECLINED_UNWANTED: PullOutcome
 
 class Handle(_message.Message):
     __slots__ = ("handle_id", "engine_id", "remote_request_id", "tenant", "session_key", "message_digest", "num_tokens", "num_blocks", "ttl", "state", "claim_id", "turn_id", "age")

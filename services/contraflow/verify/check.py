@@ -17,6 +17,7 @@ _GRACE_SECONDS = 120.0
 
 async def reuse_returns(world: World) -> None:
     """A while after the last fault every turn ends well, and the next one pulls."""
+    world.whims.share = 0.0
     await asyncio.sleep(_HEALED_SECONDS)
     for number, router in enumerate(world.routers(healthy=False)):
         prompt = [65 + (7 * index + number) % 26 for index in range(200)]

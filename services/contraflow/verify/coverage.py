@@ -22,7 +22,8 @@ DENIALS = (
     "LEASE_TOO_SHORT", "TIMEOUT", "UNREACHABLE",
 )  # fmt: skip
 """TENANT_MISMATCH is what intruders get."""
-PULLS = ("DECLINED_MISMATCH", "DECLINED_SMALL", "FAILED", "PULLED")
+PULLS = ("DECLINED_MISMATCH", "DECLINED_SMALL", "DECLINED_UNWANTED", "FAILED", "PULLED")
+USES = ("CUT", "KEPT", "RELEASED")
 
 
 def required() -> list[str]:
@@ -34,6 +35,7 @@ def required() -> list[str]:
         *(f"denied {reason}" for reason in DENIALS),
         "denied intruder",
         *(f"pull {outcome}" for outcome in PULLS),
+        *(f"use {use}" for use in USES),
         *(f"retried {retry}" for retry in Retry),
         "drained", "prefill unreachable", "session ended",
     ]  # fmt: skip

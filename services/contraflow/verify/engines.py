@@ -18,7 +18,7 @@ from contraflow.sim.fabric import RemoteBlock as Remote
 from contraflow.sim.http.server import EngineServer
 from contraflow.sim.http.serving import ServedModel
 from contraflow.sim.options import SimOptions
-from contraflow.sim.transfer import Pull
+from contraflow.sim.transfer import Pull, remote_ids
 from contraflow.verify.http import Endpoint
 from contraflow.verify.link import MemoryLink
 from contraflow.verify.net import Net, Part
@@ -38,7 +38,7 @@ TRANSITIONS: frozenset[tuple[State | None, State]] = frozenset({
     (State.CLAIMED, State.RETAINED),
     (State.CLAIMED, State.READ),
     (State.CLAIMED, State.LAPSED),
-    (State.CLAIMED, State.RELEASED),  # returned, when a newer one covered it
+    (State.CLAIMED, State.RELEASED),  # returned, when a newer one covered it or nobody wants it
 })  # fmt: skip
 
 
@@ -113,6 +113,8 @@ class Engine(SimEngine):
         finally:
             _READER.reset(token)
         handle = f"{pull.params.get('remote_engine_id')}/{pull.params.get('remote_request_id')}"
+        if not _is_wanted(pull):
+            self._violated("OBEYS_THE_PLAN", f"{handle} was pulled otherwise than was planned")
         if read.owners:
             self._started_reads[handle] = self._started_reads.get(handle, 0) + 1
             if self._started_reads[handle] > 1:
@@ -124,6 +126,14 @@ class Engine(SimEngine):
         if pull.local_blocks:
             self._scheduler.landed.append(landing)
             self._wake.set()
+
+
+def _is_wanted(pull: Pull) -> bool:
+    told = pull.params.get(OURS)
+    if not pull.params.get("do_remote_decode") or told is None:
+        return True
+    read = len(remote_ids(pull.params))
+    return bool(told.get("decision") == "PULL" and read <= told.get("pull_blocks", read))
 
 
 class Fabric(MemoryFabric):

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from contraflow.agent.config import AgentConfig, ClaimConfig, RetentionConfig
 from contraflow.agent.parts import AgentParts
+from contraflow.core.handle_use import DecideUse
 from contraflow.directory.app import Directory
 from contraflow.directory.config import LimitsConfig, LivenessConfig
 from contraflow.directory.feed import follow_store
@@ -136,9 +137,11 @@ class RouterProcess:
         clock: Clock,
         new_id: Callable[[], str],
         defect: Defect,
+        decide_use: DecideUse,
     ) -> None:
         self.part = Part(name)
         self.address = f"{name}:7420"
+        self._decide_use = decide_use
         self._defect = defect
         self._config = config
         self._net = net
@@ -172,6 +175,7 @@ class RouterProcess:
             self._new_id,
             client=cast(Any, Client(net, part, config.engines.header_timeout)),
             open_channel=lambda target, _: dial(net, part, target),
+            decide_use=self._decide_use,
         )
         directory = directory_client(net, part, [str(one) for one in config.directory], self._clock)
         part.spawn(directory.follow(self.replica))

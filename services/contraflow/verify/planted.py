@@ -13,6 +13,7 @@ from contraflow.agent.registration import EngineRegistration
 from contraflow.core.chain import Chain
 from contraflow.core.errors import ContraflowError
 from contraflow.core.handle import ClaimRequest, Handle, HandleTable, State
+from contraflow.core.instructions import Instructions
 from contraflow.router.agents import Agents
 from contraflow.router.decode import Decode
 from contraflow.router.prefill import Prefill
@@ -241,6 +242,15 @@ def _decode_reads_without_a_lease() -> Iterator[None]:
         yield
 
 
+# The engine obeys the plan.
+
+_read_instructions = Instructions.from_json
+
+
+def _wants_everything(value: object) -> Instructions:
+    return replace(_read_instructions(value), pull_blocks=None)
+
+
 # What has failed is sent again as the table of failures says, and nothing twice.
 
 _again = Decode._again
@@ -307,6 +317,10 @@ PLANTS = (
            lambda data: (data, take_transfer_params(data)[1])),
     _plant("a failed load is forgotten", "NEVER_HANGS NOTHING_LEAKS",
            Scheduler, "_land", _forgets_failed_loads),
+    _plant("prefill pulls what nobody wants", "OBEYS_THE_PLAN",
+           Instructions, "wants_pull", property(lambda self: True)),
+    _plant("prefill pulls more than is wanted", "OBEYS_THE_PLAN",
+           Instructions, "from_json", staticmethod(_wants_everything)),
     _plant("a leg that failed is not sent again", "NEVER_FAILS",
            Turn, "may_retry", _never_sends_again),
     _plant("a leg is sent again with its blocks", "NOT_AGAIN AT_MOST_ONE_READ",

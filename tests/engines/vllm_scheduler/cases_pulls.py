@@ -85,12 +85,32 @@ def what_is_declined_is_kept() -> None:
     declined(Engine("p1"), {**params, "remote_num_tokens": None}, "DECLINED_MISMATCH")
     for key in REMOTE_KEYS[1:]:
         declined(Engine("p1"), {**params, key: None}, "DECLINED_UNSUPPORTED")
-    engine = Engine("p1")
-    engine.half.kv_recompute_threshold = 200
-    declined(engine, params, "DECLINED_SMALL")
+    for decision in ("RECOMPUTE", ""):
+        unwanted = {**params, OURS: {**ours, "decision": decision}}
+        declined(Engine("p1"), unwanted, "DECLINED_UNWANTED")
     engine = Engine("p1")
     engine.half._bidirectional = False
     declined(engine, params, "DECLINED_UNSUPPORTED")
+
+
+@case
+def what_the_router_wants_is_pulled_whatever_vllm_would_refuse() -> None:
+    for blocks, local, pulled in ((7, 96, 6), (4, 48, 16), (3, 16, 32), (1, 0, 16), (100, 0, 102)):
+        owner, _ = retained()
+        params = for_backward_leg(owner, pull_blocks=blocks)
+        engine = Engine("p1")
+        request = engine.request([*PROMPT, 5, 6, 8], params)
+        for _ in range(2):  # while the request waits
+            assert engine.ask(request, local) == (pulled, True), blocks
+        (read,) = engine.allocate(request, pulled).reqs_to_recv.values()
+        assert [len(group) for group in read.remote.block_ids] == [min(blocks, 7)]
+        assert read.remote.num_tokens == local + pulled
+        answer = engine.finish(request)[1]
+        assert answer is not None
+        pull = answer[OURS]["pull"]
+        assert (pull["outcome"], pull["proven_tokens"]) == ("PULLED", 102)
+        assert (pull["pulled_tokens"], pull["computed_tokens"]) == (pulled, 103 - local - pulled)
+    declined(Engine("p1"), for_backward_leg(retained()[0], pull_blocks=0), "DECLINED_SMALL")
 
 
 @case
@@ -122,6 +142,11 @@ def scenario_29_a_sliding_window_is_pulled_whole_or_not_at_all() -> None:
     assert engine.ask(request) == (102, True)
     (read,) = engine.allocate(request, 102).reqs_to_recv.values()
     assert [list(group) for group in read.remote.block_ids] == [full, window]
+    part = {**params, OURS: {**params[OURS], "pull_blocks": 6}}
+    engine = Engine("p1", sliding=True)
+    request = engine.request([*PROMPT, 5, 6, 8], part)
+    assert engine.ask(request) == (0, False)
+    assert engine.allocate(request, 0).reqs_to_recv == {}
     engine = Engine("p1", sliding=True)
     request = engine.request([*PROMPT, 5, 9, 9], params)
     assert engine.ask(request) == (0, False)

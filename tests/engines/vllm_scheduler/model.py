@@ -63,10 +63,8 @@ def config() -> VllmConfig:
             kv_transfer_config=KVTransferConfig(
                 kv_connector="ContraflowConnector",
                 kv_role="kv_both",
-                kv_connector_extra_config={
-                    "bidirectional_kv_xfer": True,
-                    "kv_recompute_threshold": 0,
-                },
+                # vLLM's own threshold is its default of 64 tokens.
+                kv_connector_extra_config={"bidirectional_kv_xfer": True},
             ),
         )
     # Without its compiled half vLLM finds no platform, and so no hybrid manager.

@@ -71,11 +71,14 @@ def claimed(engine: Engine) -> Handle:
     return engine.half._retained.acquire(request)
 
 
-def for_backward_leg(engine: Engine, *, least: int = 1) -> dict[str, Any]:
-    """What the router makes of a claimed handle for the prefill engine."""
+def for_backward_leg(engine: Engine, **use: Any) -> dict[str, Any]:
+    """What the router makes of a claimed handle for the prefill engine; ``use``: what that shall
+    do with it."""
     handle = claimed(engine)
     params = through_codec(claimed_params(handle, EXPIRY_MARGIN_SECONDS))
-    told = Instructions("acme", "0" * 32, "t2", "c1", "PULL", "", least, handle.proof)
+    told = Instructions(
+        "acme", "0" * 32, "t2", "c1", proof=handle.proof, **{"decision": "PULL", **use}
+    )
     return for_pulling_prefill(params) | {OURS: told.to_json()}
 
 

@@ -36,7 +36,7 @@ async def test_the_first_turn_computes_and_hands_the_blocks_to_decode(world: Wor
     assert instructions == {
         "message_digest": instructions["message_digest"],
         "tenant": "default", "session_key": KEY, "turn_id": answer.plan["turn"],
-        "decision": "RECOMPUTE", "min_pull_tokens": 64,
+        "decision": "RECOMPUTE",
     }  # fmt: skip
     assert decode.body["max_tokens"] == 7
     returned = world.prefill.own_params(prefill)
@@ -62,6 +62,7 @@ async def test_the_second_turn_pulls_what_the_owner_granted(world: World) -> Non
     instructions = Instructions.from_json(sent.pop("contraflow"))
     assert sent == {**HANDLE_PARAMS, "do_remote_decode": True, "do_remote_prefill": False}
     assert instructions.proof == PROOF
+    assert (instructions.wants_pull, instructions.min_pull_tokens) == (True, 64)
     acquired = world.agent.acquired[0]
     assert instructions.claim_id == acquired.claim_id
     assert acquired.session_key == instructions.session_key == KEY

@@ -28,7 +28,7 @@ TOKENS = [3 * i % 251 for i in range(100)]
 def a_read(num_tokens: int = 100, *, trimmable: bool = True, **fields: Any) -> Read:
     proof = Chain(CONTEXT).proof(TOKENS, num_tokens, trimmable=trimmable)
     known = {
-        "instructions": Instructions(proof=proof),
+        "instructions": Instructions(decision="PULL", proof=proof),
         "forward": False,
         "remote_engine_id": "d1",
         "remote_request_id": "r1",
@@ -80,6 +80,37 @@ def test_scenario_05_the_router_says_how_little_is_too_little() -> None:
         assert judged(read, [*TOKENS, 1], local=32).outcome is outcome
 
 
+@pytest.mark.parametrize("decision", ["RECOMPUTE", "", "pull", "PULL_LATER"])
+def test_what_the_router_does_not_want_is_compared_and_not_pulled(decision: str) -> None:
+    read = a_read(instructions=replace(a_read().instructions, decision=decision))
+    for prompt, proven in (([*TOKENS, 1], 100), ([*TOKENS[:40], 255], 32), ([255] * 9, 0)):
+        verdict = judged(read, prompt, local=100)
+        assert verdict == Verdict(0, Outcome.DECLINED_UNWANTED, proven)
+
+
+@pytest.mark.parametrize(("blocks", "tokens"), [(1, 16), (6, 96), (7, 100), (8, 100), (10**9, 100)])
+def test_the_router_says_which_blocks_are_pulled(blocks: int, tokens: int) -> None:
+    read = a_read(instructions=replace(a_read().instructions, pull_blocks=blocks))
+    assert judged(read, [*TOKENS, 1]) == Verdict(tokens, Outcome.PULLED, 100)
+    # No more than is proven, and nothing if the reader has that many itself.
+    proven = min(tokens, 64)
+    assert judged(read, [*TOKENS[:70], 255]) == Verdict(proven, Outcome.PULLED, 64)
+    small = Verdict(0, Outcome.DECLINED_SMALL, 100)
+    assert judged(read, [*TOKENS, 1], local=tokens) == small
+    none = a_read(instructions=replace(read.instructions, pull_blocks=0))
+    assert judged(none, [*TOKENS, 1]) == small
+
+
+def test_scenario_29_a_part_of_what_can_not_be_trimmed_is_not_pulled() -> None:
+    told = a_read(trimmable=False).instructions
+    for blocks, verdict in (
+        (6, Verdict(0, Outcome.DECLINED_UNSUPPORTED, 100)),
+        (7, Verdict(100, Outcome.PULLED, 100)),
+    ):
+        read = a_read(instructions=replace(told, pull_blocks=blocks))
+        assert judged(read, [*TOKENS, 1]) == verdict
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs"), [(True, False), (False, True), (False, False)], ids=str
 )
@@ -98,7 +129,7 @@ def test_scenario_29_what_can_not_be_trimmed_is_pulled_whole_or_not(
 
 @pytest.mark.parametrize("proof", [None, Proof(SIZE, 100, b"", bytes(16))])
 def test_without_a_proof_nothing_is_pulled(proof: Proof | None) -> None:
-    read = a_read(instructions=Instructions(proof=proof))
+    read = a_read(instructions=Instructions(decision="PULL", proof=proof))
     outcome = Outcome.DECLINED_MISMATCH if proof else Outcome.DECLINED_NO_PROOF
     assert judged(read, [*TOKENS, 1]) == Verdict(0, outcome)
 

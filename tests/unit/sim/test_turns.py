@@ -163,10 +163,60 @@ async def test_scenario_05_prefills_own_cache_may_reach_less_or_more_far_than_th
             assert [handle.state for handle in pair.handles()] == ["CLAIMED"]
 
 
+async def test_a_handle_that_is_not_wanted_is_kept_and_can_be_claimed_again() -> None:
+    async with a_pair() as pair:
+        history = await retained(pair)
+        claimed = pair.claim()
+        answer = await pair.prefilled(history, pair.for_pull(claimed, decision="RECOMPUTE"))
+        assert answer.pull["outcome"] == "DECLINED_UNWANTED"
+        assert answer.pull["proven_tokens"] == claimed.num_tokens
+        assert (answer.pull["pulled_tokens"], answer.pull["bytes"]) == (0, 0)
+        assert answer.tokens == await expected(history, 1)
+        assert [handle.state for handle in pair.handles()] == ["CLAIMED"]
+        pair.decode.retained.return_claim("c1")
+        (kept,) = pair.handles()
+        assert (kept.state, kept.deadline) == ("RETAINED", claimed.deadline)
+        pair.prefill.clear_prefix_cache()
+        again = await pair.prefilled(history, pair.for_pull(pair.claim("c2")))
+        assert again.pull["outcome"] == "PULLED"
+        assert again.tokens == await expected(history, 1)
+        await soon(lambda: pair.handles() == [], "it is read")
+
+
+async def test_a_handle_that_is_let_go_with_its_claim_is_freed_unread() -> None:
+    async with a_pair() as pair:
+        history = await retained(pair)
+        claimed = pair.claim()
+        answer = await pair.prefilled(history, pair.for_pull(claimed, decision="RECOMPUTE"))
+        assert pair.decode.retained.release([claimed.handle_id]) == []  # the claim is first
+        pair.decode.retained.return_claim("c1")
+        assert pair.handles() == []
+        await pair.nothing_is_held(pair.decode)
+        assert answer.tokens == await expected(history, 1)
+
+
+@pytest.mark.parametrize("found", [0, 1, 2])
+@pytest.mark.parametrize("blocks", range(7))
+async def test_just_the_blocks_that_are_wanted_are_pulled(blocks: int, found: int) -> None:
+    """The handle has 87 tokens in six blocks; ``found`` blocks are in P's own cache."""
+    async with a_pair() as pair:
+        history = await retained(pair)
+        if found:
+            await pair.ask(pair.prefill, history[: found * BLOCK + 1], max_tokens=1)
+        answer = await pair.prefilled(history, pair.for_pull(pair.claim(), pull_blocks=blocks))
+        pulled = max(0, min(blocks * BLOCK, 87) - found * BLOCK)
+        assert answer.pull["outcome"] == ("PULLED" if pulled else "DECLINED_SMALL")
+        assert answer.pull["pulled_tokens"] == pulled
+        assert answer.pull["descriptors"] == max(0, blocks - found)
+        assert answer.tokens == await expected(history, 1)
+        second = await pair.ask(pair.decode, history, pair.for_decode_leg(answer))
+        assert second.tokens == await expected(history)
+
+
 async def test_scenario_05_a_pull_below_the_threshold_is_declined_and_the_handle_kept() -> None:
     async with a_pair() as pair:
         history = await retained(pair)
-        answer = await pair.prefilled(history, pair.for_pull(pair.claim(), least=1000))
+        answer = await pair.prefilled(history, pair.for_pull(pair.claim(), min_pull_tokens=1000))
         assert answer.pull["outcome"] == "DECLINED_SMALL"
         assert answer.tokens == await expected(history, 1)
         pair.decode.retained.return_claim("c1")

@@ -116,8 +116,6 @@ def kv_transfer_config(spec: DeploymentSpec, engine: EngineHandle, agent: str) -
     prefill = engine.role is Role.PREFILL
     extra: dict[str, Any] = {
         "bidirectional_kv_xfer": True,
-        # The router decides what is worth a pull.
-        "kv_recompute_threshold": 0,
         "decoder_kv_blocks_ttl": spec.retention_ttl,
     }
     if spec.kv_lease is not None:
