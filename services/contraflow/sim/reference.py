@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from enum import StrEnum
 
-from contraflow.sim.least_squares import solve
+from contraflow.core.least_squares import solve
 
 RANKS = 8
 BF16_PEAK = RANKS * 989e12

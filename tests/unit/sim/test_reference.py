@@ -6,7 +6,7 @@ from dataclasses import astuple
 
 import pytest
 
-from contraflow.sim.least_squares import solve
+from contraflow.core.least_squares import solve
 from contraflow.sim.reference import (
     GLM_5_FP8,
     LONG,

@@ -14,16 +14,20 @@ def solve(rows: Sequence[Sequence[float]], values: Sequence[float]) -> list[floa
     # Scaled, so that unknowns of very different sizes lose no digits to each other.
     scales = [max(abs(row[i]) for row in rows) or 1.0 for i in range(count)]
     scaled = [[entry / scale for entry, scale in zip(row, scales, strict=True)] for row in rows]
-    system = [
-        [sum(row[i] * row[j] for row in scaled) for j in range(count)]
-        + [sum(row[i] * value for row, value in zip(scaled, values, strict=True))]
-        for i in range(count)
+    matrix = [[sum(row[i] * row[j] for row in scaled) for j in range(count)] for i in range(count)]
+    right = [
+        sum(row[i] * value for row, value in zip(scaled, values, strict=True)) for i in range(count)
     ]
-    return [x / scale for x, scale in zip(_eliminate(system), scales, strict=True)]
+    return [x / scale for x, scale in zip(solve_system(matrix, right), scales, strict=True)]
 
 
-def _eliminate(system: list[list[float]]) -> list[float]:
-    count = len(system)
+def solve_system(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
+    """The x with matrix · x = right; entries of about one.
+
+    Raises ValueError if there is no single one.
+    """
+    count = len(right)
+    system = [[*row, value] for row, value in zip(matrix, right, strict=True)]
     for i in range(count):
         best = max(range(i, count), key=lambda row: abs(system[row][i]))
         system[i], system[best] = system[best], system[i]
