@@ -13,7 +13,6 @@ from contraflow.sim.reference import (
     LONG,
     RANK_BANDWIDTH,
     SHORT,
-    TENSOR_EFFICIENCY,
     EndPoint,
     Hardware,
     fit,
@@ -21,7 +20,7 @@ from contraflow.sim.reference import (
 )
 
 _ALLOWED = 0.15
-_COLUMNS = ("model", "quantity", "prompt#", "", "published#", "simulated#", "deviation#")
+_COLUMNS = ("model", "quantity", "length#", "", "published#", "simulated#", "deviation#")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ def _cells(row: _Row) -> tuple[str, ...]:
     return (
         row.point.model.name,
         row.point.quantity.value,
-        f"{row.point.tokens:,}",
+        f"{row.point.prefix:,}",
         "fitted" if row.fitted else "predicted",
         f"{row.point.seconds * 1000:,.0f} ms",
         f"{row.seconds * 1000:,.0f} ms",
@@ -67,6 +66,7 @@ def _object(row: _Row) -> dict[str, Any]:
     return {
         "model": row.point.model.name,
         "quantity": row.point.quantity.name,
+        "prefix_tokens": row.point.prefix,
         "prompt_tokens": row.point.tokens,
         "fitted": row.fitted,
         "published_seconds": row.point.seconds,
@@ -77,16 +77,19 @@ def _object(row: _Row) -> dict[str, Any]:
 
 def _tell(hardware: Hardware, rows: list[_Row]) -> None:
     click.echo(
-        f"\nfitted on the short lengths, for both models: reading weights takes "
-        f"{hardware.weight_read_slowdown:.1f} × the memory's best, "
+        f"\nfitted on the short lengths, for both models: FLOPs take "
+        f"{hardware.tensor_slowdown:.1f} × the tensor cores' best, reading weights "
+        f"{hardware.weight_read_slowdown:.1f} × the memory's, "
         f"a pull {hardware.pull_setup_seconds * 1000:.1f} ms "
         f"and {hardware.descriptor_seconds * 1e6:.2f} µs a descriptor, "
         f"a request {hardware.request_seconds * 1000:.0f} ms"
     )
     click.echo(
-        f"assumed, with the long lengths in sight: {TENSOR_EFFICIENCY:.0%} of the tensor cores' "
-        f"peak, {RANK_BANDWIDTH / 1e9:.0f} GB/s a rank, "
-        f"{HOST_SECONDS_PER_TOKEN * 1e6:.0f} µs a token on the hosts"
+        f"published elsewhere: {RANK_BANDWIDTH / 1e9:.0f} GB/s a rank, "
+        f"{HOST_SECONDS_PER_TOKEN * 1e6:.1f} µs a token at each server"
     )
+    beyond = [row for row in rows if abs(row.deviation) > _ALLOWED]
     worst = max(rows, key=lambda row: abs(row.deviation))
-    click.echo(f"largest deviation {abs(worst.deviation):.1%}, allowed {_ALLOWED:.0%}")
+    click.echo(
+        f"beyond {_ALLOWED:.0%}: {len(beyond)} of {len(rows)}, at most {abs(worst.deviation):.1%}"
+    )

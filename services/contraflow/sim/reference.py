@@ -3,11 +3,14 @@
 One prefill and one decode node (p5en: eight H200, EFA), tensor parallel over the eight. OFF is
 one-way with P's prefix cache off: P computes the whole prompt each turn. ON is bidirectional: P
 pulls the whole blocks of what came before from D and computes the rest. Either way D then pulls
-the prompt from P and makes the first token. Seconds, bytes and FLOPs.
+the new tokens from P, for its own prefix cache has the others, and makes the first token. Seconds,
+bytes and FLOPs.
 
-Every term is linear in four free parameters (``PARAMETERS``), fitted by relative least squares on
-the six end points of the short lengths; the long ones are computed with them. Three constants of
-the hardware are assumed beside them and no prediction.
+Every term is linear in five free parameters (``PARAMETERS``), fitted by relative least squares on
+the six end points of the short lengths; the long ones are computed with them and were not looked
+at for any constant. They show what is missing: from the short to the long prompts the transfer
+metric grows by 100 ms (Qwen3-32B) and 81 ms (GLM-5-FP8), P's published prefill with a pull by 286
+and 225 ms, where it computes the same few tokens. A pull costs more than its transfer.
 """
 
 from __future__ import annotations
@@ -23,17 +26,22 @@ BF16_PEAK = RANKS * 989e12
 FP8_PEAK = RANKS * 1979e12
 HBM_PEAK = RANKS * 4.8e12
 
-# What the short lengths can not tell is assumed, not fitted, and was set with the long ones in
-# sight: all end points stay within 15 % for 0.49 to 0.51, 28 to 36 GB/s and 5 to 6 µs only.
-# Left free, the short lengths would put the first at a quarter, which is far off on long prompts
-# of the dense model. It is a share of the tensor cores' peak; two adapters of 200 Gbit/s serve a
-# rank, at 70 % of their rate; each token becomes JSON, ids and block hashes at P and again at D.
+# The rate of the two adapters of 200 Gbit/s that serve a rank: the short lengths can not tell it.
+RANK_BANDWIDTH = 2 * 25e9
+# Of templating and tokenizing, which P and D both do: 15 ms for 9,000 tokens of a Qwen prompt,
+# as vLLM's guide to disaggregated serving has it.
+HOST_SECONDS_PER_TOKEN = 15e-3 / 9_000
 # vLLM's chunk on this hardware is 8,192 tokens.
-TENSOR_EFFICIENCY = 0.5
-RANK_BANDWIDTH = 0.7 * 2 * 25e9
-HOST_SECONDS_PER_TOKEN = 6e-6
 CHUNK_TOKENS = 8192
+
+# Lengths that are named are those of the prefix of each conversation. By the published scripts,
+# vLLM's multi-turn benchmark puts 500 tokens before it that all conversations share, and sends
+# five prompts in ten turns, of 150 new tokens each, with replies of 300. The first ones have
+# nothing to pull and fall into the warm-up: the others are 1,775 tokens longer in the mean.
+COMMON_TOKENS = 500
 NEW_TOKENS = 150
+REPLY_TOKENS = 300
+TURNS_BEFORE = (1 + 2 + 3 + 4) / 4
 
 
 class Quantity(StrEnum):
@@ -48,14 +56,16 @@ class Quantity(StrEnum):
 class Architecture:
     """A model as eight ranks serve it.
 
-    ``pair_flops`` are of a token and one token before it, ``attention_flops`` of a token whatever
-    stands before it, both of all layers and ranks. ``rank_kv_bytes`` is a token's KV on one rank,
-    ``block_descriptors`` the pieces that a rank reads for a block.
+    ``token_weight_bytes`` are read for a single token, ``weight_bytes`` for hundreds, which need
+    all experts. ``pair_flops`` are of a token and one token before it, ``attention_flops`` of a
+    token whatever stands before it, both of all layers and ranks. ``rank_kv_bytes`` is a token's
+    KV on one rank, ``block_descriptors`` the pieces that a rank reads for a block.
     """
 
     name: str
     active_parameters: float
     weight_bytes: float
+    token_weight_bytes: float
     linear_peak: float
     pair_flops: float
     pair_peak: float
@@ -70,6 +80,7 @@ QWEN3_32B = Architecture(
     name="Qwen3-32B",
     active_parameters=31.2e9,
     weight_bytes=65.6e9,
+    token_weight_bytes=65.6e9,
     linear_peak=BF16_PEAK,
     pair_flops=4 * 64 * 64 * 128,
     pair_peak=BF16_PEAK,
@@ -88,6 +99,7 @@ GLM_5_FP8 = Architecture(
     name="GLM-5-FP8",
     active_parameters=40e9,
     weight_bytes=744e9,
+    token_weight_bytes=40e9,
     linear_peak=FP8_PEAK,
     pair_flops=RANKS * 78 * 32 * 2 * 128,
     pair_peak=FP8_PEAK,
@@ -100,12 +112,18 @@ GLM_5_FP8 = Architecture(
 
 @dataclass(frozen=True, slots=True)
 class EndPoint:
-    """One published number. ``tokens`` is the length of the prompt."""
+    """One published number. ``prefix`` tokens are what its length is named by."""
 
     model: Architecture
     quantity: Quantity
-    tokens: int
+    prefix: int
     seconds: float
+
+    @property
+    def tokens(self) -> int:
+        """Of the mean prompt that was measured."""
+        grown = TURNS_BEFORE * (NEW_TOKENS + REPLY_TOKENS)
+        return round(COMMON_TOKENS + self.prefix + grown + NEW_TOKENS)
 
 
 SHORT = (
@@ -130,10 +148,12 @@ LONG = (
 class Hardware:
     """The free parameters, the same for both models. Seconds.
 
-    ``weight_read_slowdown``: how many times longer reading all weights takes than at the memory's
-    peak, launches and collectives included. ``request_seconds``: client, router and both servers.
+    ``tensor_slowdown``: how many times longer FLOPs take than at the tensor cores' peak.
+    ``weight_read_slowdown``: the same of reading weights at the memory's peak, launches and
+    collectives included. ``request_seconds``: client, router and both servers, whatever the length.
     """
 
+    tensor_slowdown: float
     weight_read_slowdown: float
     pull_setup_seconds: float
     descriptor_seconds: float
@@ -148,6 +168,7 @@ class Terms:
     """A time: ``known`` seconds, and by how much each free parameter counts."""
 
     known: float = 0.0
+    ideal_compute: float = 0.0
     weight_reads: float = 0.0
     pulls: float = 0.0
     descriptors: float = 0.0
@@ -158,9 +179,9 @@ class Terms:
         return Terms(*(a + b for a, b in zip(mine, others, strict=True)))
 
     @property
-    def weights(self) -> tuple[float, float, float, float]:
+    def weights(self) -> tuple[float, ...]:
         """In the order of ``PARAMETERS``."""
-        return self.weight_reads, self.pulls, self.descriptors, self.requests
+        return self.ideal_compute, self.weight_reads, self.pulls, self.descriptors, self.requests
 
     def seconds(self, hardware: Hardware) -> float:
         """What it comes to."""
@@ -175,9 +196,11 @@ def terms(point: EndPoint) -> Terms:
     pulled = (tokens - NEW_TOKENS) // model.block_tokens * model.block_tokens
     if point.quantity is Quantity.TRANSFER:
         return _pull(model, pulled)
-    first_token = Terms(weight_reads=model.weight_bytes / HBM_PEAK)
-    request = Terms(known=HOST_SECONDS_PER_TOKEN * tokens, requests=1)
-    rest = request + _pull(model, tokens) + first_token
+    rest = (
+        Terms(known=2 * HOST_SECONDS_PER_TOKEN * tokens, requests=1)
+        + _pull(model, tokens - pulled)
+        + Terms(weight_reads=model.token_weight_bytes / HBM_PEAK)
+    )
     if point.quantity is Quantity.OFF:
         return rest + _compute(model, tokens, context=0)
     return rest + _pull(model, pulled) + _compute(model, tokens - pulled, context=pulled)
@@ -198,7 +221,7 @@ def _compute(model: Architecture, tokens: int, context: int) -> Terms:
         + model.attention_flops * tokens / BF16_PEAK
     )
     chunks = -(-tokens // CHUNK_TOKENS)
-    return Terms(ideal / TENSOR_EFFICIENCY, weight_reads=chunks * model.weight_bytes / HBM_PEAK)
+    return Terms(ideal_compute=ideal, weight_reads=chunks * model.weight_bytes / HBM_PEAK)
 
 
 def _pull(model: Architecture, tokens: int) -> Terms:

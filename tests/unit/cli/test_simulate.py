@@ -11,26 +11,28 @@ from contraflow.cli import simulate
 from contraflow.cli.commands import commands
 
 
-def test_each_end_point_is_a_row_and_the_worst_is_told_last() -> None:
+def test_each_end_point_is_a_row_and_how_many_are_off_is_told_last() -> None:
     result = CliRunner().invoke(commands, ["simulate", "--reference"])
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 1, result.output
     lines = result.output.splitlines()
     for model in ("Qwen3-32B", "GLM-5-FP8"):
         rows = [line for line in lines if line.startswith(model)]
         assert [sum(word in row for row in rows) for word in (" fitted ", " predicted ")] == [3, 3]
-    assert lines[-1].startswith("largest deviation ")
+    assert lines[-1].startswith("beyond 15%: 4 of 12, ")
 
 
 def test_json_has_the_same() -> None:
     told = json.loads(CliRunner().invoke(commands, ["simulate", "--reference", "--json"]).output)
-    assert len(told["end_points"]) == 12
-    assert all(abs(point["deviation"]) <= 0.15 for point in told["end_points"])
+    points = told["end_points"]
+    off = [p for p in points if abs(p["deviation"]) > 0.15]
+    assert len(points) == 12
+    assert {(p["fitted"], p["quantity"]) for p in off} == {(False, "ON"), (False, "TRANSFER")}
     assert told["fitted"]["descriptor_seconds"] > 0
 
 
-def test_one_that_is_too_far_off_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulate, "_ALLOWED", 0.01)
-    assert CliRunner().invoke(commands, ["simulate", "--reference"]).exit_code == 1
+def test_it_succeeds_if_none_is_too_far_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulate, "_ALLOWED", 0.5)
+    assert CliRunner().invoke(commands, ["simulate", "--reference"]).exit_code == 0
 
 
 def test_there_is_nothing_else_to_simulate() -> None:
