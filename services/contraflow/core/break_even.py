@@ -7,16 +7,18 @@ engine. Both start from a named profile. Times and randomness are arguments.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from contraflow.core.cost import CostProfile
 from contraflow.core.fit import Expected, Fit
 
 _PASS_SECONDS = 0.02  # of launching a prefill of any size; profiles say nothing of it
-_FIRST_EXPLORATIONS = 2.0
-_EXPLORED_SHARE = 0.01  # of turns
-_EXPLORED_COST = 0.01  # of their seconds
+_EXPLORED_SHARE = 0.02  # of turns; a first pull need not wait for it
+# Of their seconds, as is expected: what is little known may well take thrice that.
+_EXPLORED_COST = 0.003
 _WORTH = 0.8  # at best, of what is known to be better
+_TELLING = 2.0  # times as long as a pull of nothing: then it shows the link's bandwidth
 _MOST_LOST = 0.3  # of what a pull takes, to recompute once instead
 _FIRST_CHANCE = 0.5
 _EXPLORE_CHANCE = 0.25  # of a turn that may, so that no pattern of turns decides which
@@ -54,13 +56,21 @@ class BreakEven:
             self._prefill(prefill_id).observe(_computing(tokens, context), seconds, now)
 
     def pulled(
-        self, prefill_id: str, decode_id: str, tokens: int, moved: int, seconds: float, now: float
+        self,
+        prefill_id: str,
+        decode_id: str,
+        tokens: int,
+        moved: int,
+        seconds: float,
+        now: float,
+        *,
+        transfer: float = math.inf,
     ) -> None:
         """``moved`` bytes, all ranks together, of the KV of ``tokens``, took so long, from claim
-        to last byte."""
+        to last byte; ``transfer`` seconds of it were the transfer itself, where that is known."""
         if tokens > 0 and moved > 0:
             self._bytes_per_token = moved / tokens
-            self._link(prefill_id, decode_id).observe(moved, seconds, now)
+            self._link(prefill_id, decode_id).observe(moved, seconds, transfer, now)
 
     def choose(
         self,
@@ -73,11 +83,12 @@ class BreakEven:
         now: float,
         draw: float,
     ) -> Choice:
-        """Choose for a turn of ``prompt`` tokens, and count it on the link's account.
+        """Choose for a turn of ``prompt`` tokens. Changes nothing: ``took`` counts the turn.
 
         The decode engine has the KV of its first ``pullable`` tokens, the prefill engine of the
-        first ``own``. ``draw`` is random, uniform in [0, 1). A link's first two explorations are
-        free; after these at most 1 % of its turns explore, at 1 % of what all its turns take.
+        first ``own``. ``draw`` is random, uniform in [0, 1); 1 never explores. A link's first
+        exploration is a pull at any time; beyond that, at most 2 % of its turns explore, at 0.3 %
+        of what all take.
         """
         pullable = min(pullable, prompt)
         recompute = self._computing(prefill_id, own, prompt, now)
@@ -85,11 +96,42 @@ class BreakEven:
             return Choice(pulls=False, explores=False, pull=None, recompute=recompute)
         link = self._link(prefill_id, decode_id)
         moved = (pullable - own) * self._bytes_per_token
-        pull = link.expect(moved, now) + self._computing(prefill_id, pullable, prompt, now)
+        moving = link.expect(moved, now)
+        pull = moving + self._computing(prefill_id, pullable, prompt, now)
         pulls = pull.seconds < recompute.seconds
         better, other = (pull, recompute) if pulls else (recompute, pull)
-        explores = link.budget.explores(better, other, draw, pull=not pulls)
+        telling = moving.seconds > _TELLING * link.expect(0.0, now).seconds
+        explores = link.budget.explores(better, other, draw, pull=not pulls, telling=telling)
         return Choice(pulls is not explores, explores, pull, recompute)
+
+    def took(self, prefill_id: str, decode_id: str, choice: Choice) -> None:
+        """Count a turn that goes as was chosen on the link's account."""
+        if choice.pull is not None:
+            self._link(prefill_id, decode_id).budget.count(choice)
+
+    def least(self, prefill_id: str, decode_id: str, pullable: int, now: float) -> int:
+        """The fewest tokens that are pulled sooner than computed, missing at the end of
+        ``pullable``; more than these if not even all of them are."""
+        if not self._pays(prefill_id, decode_id, pullable, pullable, now):
+            return pullable + 1
+        few, enough = 0, pullable
+        while enough - few > 1:
+            middle = (few + enough) // 2
+            if self._pays(prefill_id, decode_id, pullable, middle, now):
+                enough = middle
+            else:
+                few = middle
+        return enough
+
+    def _pays(
+        self, prefill_id: str, decode_id: str, pullable: int, missing: int, now: float
+    ) -> bool:
+        # The rest of the prompt costs the same either way, a pass as well.
+        choice = self.choose(
+            prefill_id, decode_id, pullable=pullable, own=pullable - missing, prompt=pullable + 1,
+            now=now, draw=1.0,
+        )  # fmt: skip
+        return choice.pulls
 
     def forget(self, engine_id: str) -> None:
         """The engine is gone for good: drop what was learnt of it."""
@@ -123,29 +165,38 @@ def _computing(tokens: int, context: int) -> tuple[float, float, float]:
 class _Budget:
     """What a link may spend on turns that are worse than known ones, as far as is expected."""
 
-    turns: float = _FIRST_EXPLORATIONS
+    turns: int = 0
     seconds: float = 0.0
-    free: int = int(_FIRST_EXPLORATIONS)
+    explored: int = 0
+    lost: float = 0.0
 
-    def explores(self, better: Expected, other: Expected, draw: float, *, pull: bool) -> bool:
-        """Decide and account for one turn."""
-        self.turns = min(self.turns + _EXPLORED_SHARE, _FIRST_EXPLORATIONS)
-        self.seconds += _EXPLORED_COST * better.seconds
-        loss = other.seconds - better.seconds
-        # Of recomputing something is seen at each turn, of a link only if it is used.
-        free = pull and self.free > 0
-        most = self.seconds if pull else min(self.seconds, _MOST_LOST * better.seconds)
-        affordable = free or loss <= most
-        worth = other.low < _WORTH * better.seconds
-        chance = _FIRST_CHANCE if free else _EXPLORE_CHANCE
-        if not (worth and affordable) or self.turns < 1 or draw >= chance:
+    def explores(
+        self, better: Expected, other: Expected, draw: float, *, pull: bool, telling: bool
+    ) -> bool:
+        """Whether the next turn does. Of recomputing something is seen at each turn, of a link
+        only if it is used: its first exploration waits for nothing but a pull that tells much."""
+        first = pull and telling and not self.explored
+        if draw >= (_FIRST_CHANCE if first else _EXPLORE_CHANCE):
             return False
-        self.turns -= 1
-        if free:
-            self.free -= 1
-        else:
-            self.seconds -= loss
-        return True
+        if other.low >= _WORTH * better.seconds:
+            return False
+        loss = other.seconds - better.seconds
+        left = _EXPLORED_COST * (self.seconds + better.low) - self.lost
+        share = self.explored + 1 <= _EXPLORED_SHARE * (self.turns + 1)
+        return first or (
+            share and loss <= (left if pull else min(left, _MOST_LOST * better.seconds))
+        )
+
+    def count(self, choice: Choice) -> None:
+        """Account for one turn."""
+        pull = choice.pull or choice.recompute
+        better, other = sorted((pull, choice.recompute), key=lambda one: one.seconds)
+        self.turns += 1
+        self.seconds += better.low  # as far as is sure
+        if choice.explores:
+            # The first pull is an outlay that the others need not wait for.
+            self.lost += other.seconds - better.seconds if self.explored or not choice.pulls else 0
+            self.explored += 1
 
 
 @dataclass(slots=True)
@@ -157,10 +208,11 @@ class _Link:
     def expect(self, moved: float, now: float) -> Expected:
         return self.fit.expect((1.0, moved), now)
 
-    def observe(self, moved: float, seconds: float, now: float) -> None:
+    def observe(self, moved: float, seconds: float, transfer: float, now: float) -> None:
         first, self.contacted = not self.contacted, True
-        # The first pull contains the engines' handshake, of seconds: all that it can show is
-        # that pulls are quicker than was thought.
-        if first and seconds > self.expect(moved, now).seconds:
-            return
+        if first:
+            # It contains the engines' handshake, of seconds, which the transfer itself does not.
+            seconds = min(seconds, self.expect(0.0, now).seconds + transfer)
+            if seconds > self.expect(moved, now).seconds:
+                return
         self.fit.observe((1.0, moved), seconds, now)

@@ -1,7 +1,8 @@
 """Durations as a sum of terms, learnt from what was measured. Robust, and as sure as it says.
 
 A duration is the sum of features, each times a coefficient. The coefficients start from a prior
-that may be ten times off, all together or each for itself, and follow the newest observations.
+that may be ten times off, all together or each for itself. While conditions last, all that was
+measured counts; once the latest measurements contradict it, they count for more than all before.
 """
 
 from __future__ import annotations
@@ -13,18 +14,22 @@ from dataclasses import dataclass
 
 from contraflow.core.least_squares import solve_system
 
-_KEPT = 6  # observations of one size
-_HALF_LIFE = 4  # observations of one size
-_HALF_LIFE_OF_ALL = 40  # observations
-_HALF_LIFE_SECONDS = 600.0
-_NOISE = 0.15  # the least relative spread that is believed
+_HALF_LIFE = 40  # observations of one size
+_HALF_LIFE_OF_ALL = 400  # observations
+_HALF_LIFE_SECONDS = 1800.0
+_DRIFT_SECONDS = 1800.0  # unobserved for so long, conditions are as uncertain as at first
+_NOISE = 0.15  # the relative spread that is expected
+_NOISE_WEIGHT = 10.0  # in observations, by which that is believed
 _PRIOR_SPREAD = math.log(15) / 2  # two of them are the factor by which a prior may be off
 _SHAPE_SPREAD = 2.5  # of the coefficients, relative to what they are off by together
-_DRIFT_SECONDS = 1800.0  # unobserved for so long, conditions are as uncertain as at first
 _PRIOR_WEIGHT = 1.5  # in observations
 _LEVEL = 0.3  # of the weight: one quick observation reaches it, one slow one does not
-_OUTLIER = math.log(2.5)  # as much slower than expected
-_QUICKER = 2.5
+_FAR = math.log(2.5)  # off by so much is an outlier if it is slow, and a change if it is quick
+_RECENT = 7  # observations by which a change is seen
+_RUN = 3  # that contradict in succession, or
+_MOST = 4  # of the recent ones
+_CONTRADICTS = 1.5  # spreads
+_KEPT_AT_CHANGE = 1.0  # in observations, of all that was known
 _LEAST_SHARE = 0.02  # of its prior, below which no coefficient falls
 _ROUNDS = 12
 _ANOTHER_LEVEL = math.log(1.5)  # from where the last solution is no start for the next
@@ -51,8 +56,24 @@ class _Observation:
     shares: tuple[float, ...]  # of the features, in seconds as the prior has it
     size: int
     seconds: float
-    now: float
+    late: float  # log of how many times longer than expected it took
+
+
+@dataclass(slots=True)
+class _Size:
+    """The mean of what was measured of about one size; a sum of terms holds for means as well."""
+
+    shares: tuple[float, ...]
+    seconds: float
+    weight: float
     number: int
+    now: float
+
+    def at(self, number: int, now: float) -> float:
+        """The weight that is left."""
+        passed = (number - self.number) / _HALF_LIFE_OF_ALL + (now - self.now) / _HALF_LIFE_SECONDS
+        left: float = 0.5 ** max(0.0, passed)
+        return self.weight * left
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +86,8 @@ class _Solution:
 class Fit:
     """One duration. ``prior``: a coefficient for each feature, in seconds, all positive.
 
-    There are two features at least; the second is the size, in tokens or bytes.
+    There are two features at least; the second is the size, in tokens or bytes. Learning and
+    telling take a time that does not grow with what was observed.
     """
 
     def __init__(self, prior: Sequence[float]) -> None:
@@ -74,11 +96,12 @@ class Fit:
             raise ValueError("the prior's coefficients must be positive")
         self._prior = tuple(prior)
         # By size: what is done rarely is not forgotten over what is done each time.
-        self._seen: dict[int, deque[_Observation]] = {}
+        self._sizes: dict[int, _Size] = {}
+        self._recent: deque[_Observation] = deque(maxlen=_RECENT)
         self._count = 0
         self._newest = 0.0
+        self._squares, self._squares_weight = _NOISE**2 * _NOISE_WEIGHT, _NOISE_WEIGHT
         self._solution: _Solution | None = None
-        self._stale = True
 
     def observe(self, features: Sequence[float], seconds: float, now: float) -> None:
         """Learn from one measurement. ``now`` in seconds, of a clock that only goes forward.
@@ -86,24 +109,37 @@ class Fit:
         What can not be a duration (zero, negative, not finite) is passed over.
         """
         shares = self._shares(features)
-        if 0 < seconds < math.inf and min(shares) >= 0 and 0 < sum(shares) < math.inf:
-            if self._count and seconds < self.expect(features, now).seconds / _QUICKER:
-                # It was held up before and is no longer: what was seen then is outdated.
-                self._count += 2 * _HALF_LIFE_OF_ALL
-            self._count += 1
-            self._newest = max(now, self._newest)
-            size = round(math.log2(max(features[1], 1)))
-            kept = self._seen.setdefault(size, deque(maxlen=_KEPT))
-            kept.append(_Observation(shares, size, seconds, now, self._count))
-            self._stale = True
+        if not (0 < seconds < math.inf and min(shares) >= 0 and 0 < sum(shares) < math.inf):
+            return
+        late = math.log(seconds / self.expect(features, now).seconds)
+        size = round(math.log2(max(features[1], 1)))
+        one = _Observation(shares, size, seconds, late)
+        self._count += 1
+        self._newest = max(now, self._newest)
+        self._recent.append(one)
+        # Nothing is much faster than it can be, while much may hold it up: a single fast one is
+        # believed, a single slow one is not.
+        changed = [one] if late < -_FAR else self._contradicting()
+        if changed:
+            before = sum(known.at(self._count, now) for known in self._sizes.values())
+            for known in self._sizes.values():
+                known.weight *= min(1.0, _KEPT_AT_CHANGE / max(before, _KEPT_AT_CHANGE))
+            for latest in changed:
+                self._add(latest)
+            self._recent.clear()
+        elif late < _FAR:
+            self._add(one)
+            self._squares = self._squares * 0.5 ** (1 / _HALF_LIFE) + late**2
+            self._squares_weight = self._squares_weight * 0.5 ** (1 / _HALF_LIFE) + 1
+        self._solution = self._solve()
 
     def expect(self, features: Sequence[float], now: float) -> Expected:
         """How long it takes. Longer unobserved is less sure; no features take no time."""
         shares = self._shares(features)
         if not any(shares):
             return Expected(0.0)
-        if self._solution is None or self._stale:
-            self._solution, self._stale = self._solve(), False
+        if self._solution is None:
+            self._solution = self._solve()
         found = self._solution
         seconds = _dot(shares, found.factors)
         variance = _dot(shares, solve_system(found.information, shares))
@@ -114,70 +150,53 @@ class Fit:
     def _shares(self, features: Sequence[float]) -> tuple[float, ...]:
         return tuple(a * b for a, b in zip(features, self._prior, strict=True))
 
-    def _weighted(self) -> list[tuple[_Observation, float]]:
-        return [
-            (
-                one,
-                0.5
-                ** (
-                    (len(kept) - 1 - i) / _HALF_LIFE
-                    + (self._count - one.number) / _HALF_LIFE_OF_ALL
-                    + (self._newest - one.now) / _HALF_LIFE_SECONDS
-                ),
-            )
-            for kept in self._seen.values()
-            for i, one in enumerate(kept)
-        ]
+    @property
+    def _spread(self) -> float:
+        return math.sqrt(self._squares / self._squares_weight)
+
+    def _contradicting(self) -> list[_Observation]:
+        """The latest observations that all say that conditions have changed, if they do."""
+        least = _CONTRADICTS * max(self._spread, _NOISE)
+        for sign in (1, -1):
+            off = [one for one in self._recent if sign * one.late > least]
+            run = list(self._recent)[-_RUN:]
+            if len(off) >= _MOST or (len(run) == _RUN and all(one in off for one in run)):
+                return off
+        return []
+
+    def _add(self, one: _Observation) -> None:
+        known = self._sizes.get(one.size)
+        left = known.at(self._count, self._newest) * 0.5 ** (1 / _HALF_LIFE) if known else 0.0
+        share = 1 / (left + 1)
+        shares, seconds = one.shares, one.seconds
+        if known:
+            shares = tuple(a + (b - a) * share for a, b in zip(known.shares, shares, strict=True))
+            seconds = known.seconds + (seconds - known.seconds) * share
+        self._sizes[one.size] = _Size(shares, seconds, left + 1, self._count, self._newest)
 
     def _solve(self) -> _Solution:
-        weighted = self._weighted()
-        seen, weights = [one for one, _ in weighted], [weight for _, weight in weighted]
+        seen = list(self._sizes.values())
+        weights = [one.at(self._count, self._newest) for one in seen]
         ratios = [one.seconds / sum(one.shares) for one in seen]
-        # Nothing is much faster than it can be, while much may hold it up: a single fast one is
-        # believed, a single slow one is not.
         level = _quantile([(1.0, _PRIOR_WEIGHT), *zip(ratios, weights, strict=True)], _LEVEL)
         factors = (level,) * len(self._prior)
         before = self._solution
         if before and abs(math.log(before.level / level)) < _ANOTHER_LEVEL:
             factors = before.factors
         for _ in range(_ROUNDS):
-            kept = _without_outliers(seen, weights, factors)
-            information, right = _normal_equations(seen, kept, factors, level, _NOISE)
+            information, right = _normal_equations(seen, weights, factors, level, self._spread)
             found = tuple(
                 level * max(one, _LEAST_SHARE) for one in solve_system(information, right)
             )
-            settled = all(abs(a - b) < 1e-4 * a for a, b in zip(found, factors, strict=True))
+            settled = all(abs(a - b) < 1e-3 * a for a, b in zip(found, factors, strict=True))
             factors = found
             if settled:
                 break
-        spread = _spread(seen, kept, factors)
-        information, _ = _normal_equations(seen, kept, factors, level, spread)
         return _Solution(factors, level, tuple(map(tuple, information)))
 
 
-def _without_outliers(
-    seen: Sequence[_Observation], weights: Sequence[float], factors: Sequence[float]
-) -> list[float]:
-    """The weights, zero for what is far slower than is expected and than others of its size."""
-    late = [math.log(one.seconds / _dot(one.shares, factors)) for one in seen]
-    by_size: dict[int, list[float]] = {}
-    for one, delay in zip(seen, late, strict=True):
-        by_size.setdefault(one.size, []).append(delay)
-    usual = {size: _usual(delays) for size, delays in by_size.items()}
-    return [
-        weight if delay <= _OUTLIER + usual[one.size] else 0.0
-        for one, delay, weight in zip(seen, late, weights, strict=True)
-    ]
-
-
-def _usual(delays: Sequence[float]) -> float:
-    """The lower median, so that one of two decides nothing; what is early is not late."""
-    middle = sorted(delays)[(len(delays) - 1) // 2]
-    return max(0.0, middle) if len(delays) > 1 else 0.0
-
-
 def _normal_equations(
-    seen: Sequence[_Observation],
+    seen: Sequence[_Size],
     weights: Sequence[float],
     factors: Sequence[float],
     level: float,
@@ -188,28 +207,15 @@ def _normal_equations(
     prior = 1 / _SHAPE_SPREAD**2
     matrix = [[prior * (i == j) for j in range(count)] for i in range(count)]
     right = [prior] * count
-    precision = 1 / spread**2
     for one, weight in zip(seen, weights, strict=True):
         expected = _dot(one.shares, factors)
+        precision = weight / spread**2
         row = [share * level / expected for share in one.shares]
         for i in range(count):
-            right[i] += weight * precision * row[i] * one.seconds / expected
+            right[i] += precision * row[i] * one.seconds / expected
             for j in range(count):
-                matrix[i][j] += weight * precision * row[i] * row[j]
+                matrix[i][j] += precision * row[i] * row[j]
     return matrix, right
-
-
-def _spread(
-    seen: Sequence[_Observation], weights: Sequence[float], factors: Sequence[float]
-) -> float:
-    total = sum(weights)
-    if total < _PRIOR_WEIGHT:
-        return _NOISE
-    squares = sum(
-        weight * math.log(one.seconds / _dot(one.shares, factors)) ** 2
-        for one, weight in zip(seen, weights, strict=True)
-    )
-    return min(max(_NOISE, math.sqrt(squares / total)), 1.0)
 
 
 def _quantile(values: Iterable[tuple[float, float]], share: float) -> float:

@@ -77,9 +77,29 @@ def test_becoming_quick_is_noticed_sooner_than_becoming_slow() -> None:
     quick, slow = taught(5, 60), taught(1, 60)
     for number in range(60, 63):
         quick.observe((1.0, 6.4e7), took(6.4e7), number)
+        assert seconds(slow) < 1.1 * took(6.4e7)
         slow.observe((1.0, 6.4e7), 5 * took(6.4e7), number)
-    assert seconds(quick) < 3 * took(6.4e7)
-    assert seconds(slow) < 1.1 * took(6.4e7)
+        if number == 60:
+            assert seconds(quick) < 3 * took(6.4e7)
+    assert seconds(slow) > 3 * took(6.4e7)
+
+
+def test_what_lasts_is_known_the_better_the_longer_it_lasts() -> None:
+    few, many = taught(1.3, 40, noise=0.15), taught(1.3, 400, noise=0.15)
+
+    def off(fit: Fit) -> float:
+        return sum(abs(seconds(fit, size) / (1.3 * took(size)) - 1) for size in SIZES)
+
+    assert off(many) < off(few)
+    assert off(many) < 0.1
+
+
+def test_a_small_change_is_noticed() -> None:
+    fit, chance = taught(1, 200, noise=0.1), random.Random(2)
+    for number in range(200, 215):
+        size = SIZES[number % len(SIZES)]
+        fit.observe((1.0, size), took(size) * 1.5 * math.exp(chance.gauss(0, 0.1)), number)
+    assert seconds(fit) == pytest.approx(1.5 * took(6.4e7), rel=0.1)
 
 
 def test_what_is_done_rarely_is_not_forgotten_over_what_is_done_often() -> None:
