@@ -109,29 +109,18 @@ class BreakEven:
         if choice.pull is not None:
             self._link(prefill_id, decode_id).budget.count(choice)
 
-    def least(self, prefill_id: str, decode_id: str, pullable: int, now: float) -> int:
+    def least(self, prefill_id: str, decode_id: str, pullable: int) -> int:
         """The fewest tokens that are pulled sooner than computed, missing at the end of
         ``pullable``; more than these if not even all of them are."""
-        if not self._pays(prefill_id, decode_id, pullable, pullable, now):
+        setup, second_per_byte = self._link(prefill_id, decode_id).fit.coefficients
+        _, token, context = self._prefill(prefill_id).coefficients
+        # setup + moved = computed: 0 = setup - linear · n + context / 2 · n². All else costs the
+        # same either way.
+        linear = token + context * pullable - second_per_byte * self._bytes_per_token
+        root = linear**2 - 2 * context * setup
+        if linear <= 0 or root < 0:
             return pullable + 1
-        few, enough = 0, pullable
-        while enough - few > 1:
-            middle = (few + enough) // 2
-            if self._pays(prefill_id, decode_id, pullable, middle, now):
-                enough = middle
-            else:
-                few = middle
-        return enough
-
-    def _pays(
-        self, prefill_id: str, decode_id: str, pullable: int, missing: int, now: float
-    ) -> bool:
-        # The rest of the prompt costs the same either way, a pass as well.
-        choice = self.choose(
-            prefill_id, decode_id, pullable=pullable, own=pullable - missing, prompt=pullable + 1,
-            now=now, draw=1.0,
-        )  # fmt: skip
-        return choice.pulls
+        return min(math.ceil(2 * setup / (linear + math.sqrt(root))), pullable + 1)
 
     def forget(self, engine_id: str) -> None:
         """The engine is gone for good: drop what was learnt of it."""

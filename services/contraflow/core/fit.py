@@ -138,14 +138,17 @@ class Fit:
         shares = self._shares(features)
         if not any(shares):
             return Expected(0.0)
-        if self._solution is None:
-            self._solution = self._solve()
-        found = self._solution
+        found = self._solution or self._solve()
         seconds = _dot(shares, found.factors)
         variance = _dot(shares, solve_system(found.information, shares))
         idle = now - self._newest if self._count else 0.0
         relative = variance * (found.level / seconds) ** 2 + max(0.0, idle) / _DRIFT_SECONDS
         return Expected(seconds, seconds * min(math.sqrt(relative), _PRIOR_SPREAD))
+
+    @property
+    def coefficients(self) -> tuple[float, ...]:
+        """As they are known now, in seconds."""
+        return self._shares((self._solution or self._solve()).factors)
 
     def _shares(self, features: Sequence[float]) -> tuple[float, ...]:
         return tuple(a * b for a, b in zip(features, self._prior, strict=True))

@@ -63,7 +63,7 @@ def test_what_the_prefill_engine_has_is_not_pulled(own: int) -> None:
 @models
 def test_the_least_pull_is_where_the_choice_turns(costs: CostProfile) -> None:
     model = BreakEven(costs)
-    least = model.least(PREFILL, DECODE, 8000, now=0.0)
+    least = model.least(PREFILL, DECODE, 8000)
     assert 100 < least < 2000
     for missing in (least - 1, least):
         choice = choose(model, pullable=8000, own=8000 - missing)
@@ -71,7 +71,7 @@ def test_the_least_pull_is_where_the_choice_turns(costs: CostProfile) -> None:
 
 
 def test_what_never_pays_is_pulled_from_more_tokens_than_there_are() -> None:
-    assert BreakEven(QWEN).least(PREFILL, DECODE, 100, now=0.0) == 101
+    assert BreakEven(QWEN).least(PREFILL, DECODE, 100) == 101
 
 
 def test_asking_changes_nothing() -> None:
