@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from contraflow.core.cost import CostProfile
 from contraflow.core.fit import Expected, Fit
 
-_PASS_SECONDS = 0.02  # of launching a prefill of any size; profiles say nothing of it
+PASS_SECONDS = 0.02
+"""Of launching a prefill of any size, until measured: profiles say nothing of it."""
+
 _EXPLORED_SHARE = 0.02  # of turns; a first pull need not wait for it
 # Of their seconds, as is expected: what is little known may well take thrice that.
 _EXPLORED_COST = 0.003
@@ -104,6 +106,22 @@ class BreakEven:
         explores = link.budget.explores(better, other, draw, pull=not pulls, telling=telling)
         return Choice(pulls is not explores, explores, pull, recompute)
 
+    def expect(
+        self,
+        prefill_id: str,
+        decode_id: str,
+        *,
+        local: int,
+        pulled: int,
+        computed: int,
+        now: float,
+    ) -> Expected:
+        """The prefill leg of a prompt of so many tokens, found, pulled and then computed."""
+        moving = self._link(prefill_id, decode_id).expect(pulled * self._bytes_per_token, now)
+        start = local + pulled
+        computing = self._computing(prefill_id, start, start + computed, now)
+        return moving + computing if pulled else computing
+
     def took(self, prefill_id: str, decode_id: str, choice: Choice) -> None:
         """Count a turn that goes as was chosen on the link's account."""
         if choice.pull is not None:
@@ -136,7 +154,7 @@ class BreakEven:
         token = 1 / self._profile.prompt_tokens_per_second
         # A coefficient that is zero could never be corrected.
         context = max(self._profile.context_coefficient, 1e-9) * token
-        return self._prefills.setdefault(prefill_id, Fit((_PASS_SECONDS, token, context)))
+        return self._prefills.setdefault(prefill_id, Fit((PASS_SECONDS, token, context)))
 
     def _link(self, prefill_id: str, decode_id: str) -> _Link:
         key = (prefill_id, decode_id)

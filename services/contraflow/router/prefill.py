@@ -12,6 +12,7 @@ from contraflow.core.plan import Continuation, Decision, Plan, PlanReason, witho
 from contraflow.core.transfer_params import for_plain_prefill, for_pulling_prefill
 from contraflow.router.affinity import Homes, Load, Replies
 from contraflow.router.agents import Agents, Claim, Wanted, denial_of
+from contraflow.router.costs import Costs
 from contraflow.router.legs import LegRequest, Legs, PrefillAnswer, prefill_answer
 from contraflow.router.report import Retry
 from contraflow.router.turn_context import Turn
@@ -38,6 +39,7 @@ class Prefill:
         homes: Homes,
         replies: Replies,
         load: Load,
+        costs: Costs,
         clock: Clock,
         new_id: Callable[[], str],
     ) -> None:
@@ -46,6 +48,7 @@ class Prefill:
         self._homes = homes
         self._replies = replies
         self._load = load
+        self._costs = costs
         self._clock = clock
         self._new_id = new_id
 
@@ -139,7 +142,10 @@ class Prefill:
     async def _pull(self, turn: Turn, plan: Plan, claim: Claim) -> PrefillAnswer | None:
         """The prefill leg with a handle; None if it failed so that it may go without."""
         handle = for_pulling_prefill(claim.params)
-        params = turn.instruct(handle, Decision.PULL, claim)
+        least = self._costs.min_pull_tokens(
+            turn.traits.model, plan, claim.num_tokens, explores=turn.report.explores
+        )
+        params = turn.instruct(handle, Decision.PULL, claim, least)
         exchange = self._legs.prefill(plan.prefill, turn.leg, params)
         failure: object = None
         try:

@@ -46,7 +46,13 @@ class Turn:
         log.warning("leg_retried", turn_id=self.report.turn_id, retry=retry, why=str(why))
         return True
 
-    def instruct(self, params: Params, decision: str, claim: Claim | None = None) -> Params:
+    def instruct(
+        self,
+        params: Params,
+        decision: str,
+        claim: Claim | None = None,
+        min_pull_tokens: int | None = None,
+    ) -> Params:
         """``params`` with what the connectors shall know of this turn."""
         instructions = Instructions(
             tenant=self.identity.tenant,
@@ -55,7 +61,7 @@ class Turn:
             claim_id=claim.claim_id if claim else "",
             decision=decision,
             message_digest=self.identity.message_digest,
-            min_pull_tokens=self.min_pull_tokens,
+            min_pull_tokens=min_pull_tokens or self.min_pull_tokens,
             proof=claim.proof if claim else None,
         )
         return {**params, OURS: instructions.to_json()}
