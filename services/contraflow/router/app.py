@@ -64,7 +64,7 @@ class RouterApp:
         load = Load()
         policy = policy_of(config.decision, config.recompute_threshold_tokens)
         profile = PROFILES[config.cost_profile]
-        costs = Costs(config.decision, policy, profile, clock, lambda: replica.engines)
+        costs = Costs(config.decision, policy, profile, clock, lambda: replica.engines, draw)
         planner = Planner(replica, self.homes, replies, load, policy, costs)
         legs = Legs(self._client, config.engine_api_key, config.decode_timeout_seconds)
         turns = Turns(
@@ -78,7 +78,6 @@ class RouterApp:
             replies=replies,
             load=load,
             costs=costs,
-            draw=draw,
             metrics=self.metrics,
             clock=clock,
             new_id=ids,

@@ -52,7 +52,8 @@ class Judged:
 
 
 class Costs:
-    """Of one router. ``known``: ids of the engines that there are, to forget all others."""
+    """Of one router. ``known``: ids of the engines that there are, to forget all others.
+    ``draw`` is uniform in [0, 1)."""
 
     def __init__(
         self,
@@ -61,12 +62,14 @@ class Costs:
         profile: CostProfile,
         clock: Clock,
         known: Callable[[], Collection[str]],
+        draw: Callable[[], float],
     ) -> None:
         self._decides = decides
         self._policy = policy
         self._profile = profile
         self._clock = clock
         self._known = known
+        self._draw = draw
         self._models: dict[str, BreakEven] = {}
         self._engines: set[str] = set()
 
@@ -76,11 +79,12 @@ class Costs:
         floor = self._policy.recompute_threshold_tokens
         return 1 if math.isinf(floor) else int(floor)
 
-    def least(self, model: str, draw: float) -> Least | None:
-        """For planning a turn; None if the policy's threshold alone decides. Changes nothing.
+    def draw(self) -> float:
+        """For the plan of one turn, which may then explore."""
+        return self._draw() if self._decides is Decides.FITTED else NO_DRAW
 
-        ``draw`` is random, uniform in [0, 1), or NO_DRAW.
-        """
+    def least(self, model: str, draw: float) -> Least | None:
+        """For planning a turn; None if the policy's threshold alone decides. Changes nothing."""
         if self._decides is not Decides.FITTED:
             return None
         costs, now = self._of(model), self._clock.now()

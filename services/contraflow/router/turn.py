@@ -65,7 +65,6 @@ class Turns:
         replies: Replies,
         load: Load,
         costs: Costs,
-        draw: Callable[[], float],
         metrics: RouterMetrics,
         clock: Clock,
         new_id: Callable[[], str],
@@ -80,7 +79,6 @@ class Turns:
         self._replies = replies
         self._load = load
         self._costs = costs
-        self._draw = draw
         self._metrics = metrics
         self._clock = clock
         self._new_id = new_id
@@ -159,7 +157,7 @@ class Turns:
         request = turn.identity.request(
             turn.traits.model, skips_prefix_cache=not turn.traits.claimable
         )
-        draw = self._draw()
+        draw = self._costs.draw()
         plan = self._planner.plan_for_client(request, draw)
         report = turn.report
         report.explores = self._costs.took(request.model, plan, draw)

@@ -24,7 +24,7 @@ D1 = Engine("d1", "n", Role.DECODE, "http://d", served_models=(MODEL,), bidirect
 
 def costs_of(decides: Decides, threshold: int = 64, profile: CostProfile = PROFILE) -> Costs:
     policy = policy_of(decides, threshold)
-    return Costs(decides, policy, profile, ManualClock(), lambda: ("p1", "d1"))
+    return Costs(decides, policy, profile, ManualClock(), lambda: ("p1", "d1"), lambda: 0.5)
 
 
 def plan(
@@ -170,7 +170,12 @@ def test_what_tells_nothing_is_not_learnt(useless: dict[str, object]) -> None:
 def test_engines_that_are_gone_are_forgotten_once_another_one_comes() -> None:
     known = ["p1", "d1"]
     costs = Costs(
-        Decides.FITTED, policy_of(Decides.FITTED, 64), PROFILE, ManualClock(), lambda: known
+        Decides.FITTED,
+        policy_of(Decides.FITTED, 64),
+        PROFILE,
+        ManualClock(),
+        lambda: known,
+        lambda: 0.5,
     )
     found = plan(Decides.FITTED, 4000, costs)
     before = costs.expect(MODEL, found)(0, 4150)
@@ -198,6 +203,11 @@ def test_metrics_tell_expected_and_measured_and_regret() -> None:
     assert value("prefill_measured_seconds") == 2.0
     assert value("regret_seconds") == judged.regret > 0
     assert value("explored_turns") == 1
+
+
+def test_only_a_fit_draws() -> None:
+    assert costs_of(Decides.FITTED).draw() == 0.5
+    assert costs_of(Decides.THRESHOLD).draw() == NO_DRAW
 
 
 def test_never_has_a_floor_that_travels() -> None:
