@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from contraflow.core.least_squares import solve_system
 
@@ -25,11 +26,13 @@ _SHAPE_SPREAD = 2.5  # of the coefficients, relative to what they are off by tog
 _PRIOR_WEIGHT = 1.5  # in observations
 _LEVEL = 0.3  # of the weight: one quick observation reaches it, one slow one does not
 _FAR = math.log(2.5)  # off by so much is an outlier if it is slow, and a change if it is quick
+_FAR_SPREADS = 3.0  # and by so much, as far as they scatter
 _RECENT = 7  # observations by which a change is seen
-_RUN = 3  # that contradict in succession, or
-_MOST = 4  # of the recent ones
-_CONTRADICTS = 1.5  # spreads
-_KEPT_AT_CHANGE = 1.0  # in observations, of all that was known
+_RUN = 3  # of them in succession say how large it is
+_MOST_OFF = 4.0  # spreads that each of them counts
+_CHANGED = 11.5  # spreads that they are off by together
+_LEAST_SPREAD = 0.1
+_KEPT_AT_CHANGE = 5.0  # in observations, of all that was known
 _LEAST_SHARE = 0.02  # of its prior, below which no coefficient falls
 _ROUNDS = 12
 _ANOTHER_LEVEL = math.log(1.5)  # from where the last solution is no start for the next
@@ -119,18 +122,12 @@ class Fit:
         self._recent.append(one)
         # Nothing is much faster than it can be, while much may hold it up: a single fast one is
         # believed, a single slow one is not.
-        changed = [one] if late < -_FAR else self._contradicting()
+        changed = [one] if late < -self._far else self._contradicting()
         if changed:
-            before = sum(known.at(self._count, now) for known in self._sizes.values())
-            for known in self._sizes.values():
-                known.weight *= min(1.0, _KEPT_AT_CHANGE / max(before, _KEPT_AT_CHANGE))
-            for latest in changed:
-                self._add(latest)
-            self._recent.clear()
-        elif late < _FAR:
+            self._change(changed)
+        elif late < self._far:
             self._add(one)
-            self._squares = self._squares * 0.5 ** (1 / _HALF_LIFE) + late**2
-            self._squares_weight = self._squares_weight * 0.5 ** (1 / _HALF_LIFE) + 1
+            self._scatter(late)
         self._solution = self._solve()
 
     def expect(self, features: Sequence[float], now: float) -> Expected:
@@ -157,15 +154,37 @@ class Fit:
     def _spread(self) -> float:
         return math.sqrt(self._squares / self._squares_weight)
 
+    @property
+    def _far(self) -> float:
+        return max(_FAR, _FAR_SPREADS * self._spread)
+
     def _contradicting(self) -> list[_Observation]:
-        """The latest observations that all say that conditions have changed, if they do."""
-        least = _CONTRADICTS * max(self._spread, _NOISE)
-        for sign in (1, -1):
-            off = [one for one in self._recent if sign * one.late > least]
-            run = list(self._recent)[-_RUN:]
-            if len(off) >= _MOST or (len(run) == _RUN and all(one in off for one in run)):
-                return off
-        return []
+        """The latest observations, if they say together that conditions have changed."""
+        spread = max(self._spread, _LEAST_SPREAD)
+        off = [max(-_MOST_OFF, min(_MOST_OFF, one.late / spread)) for one in self._recent]
+        if abs(sum(off)) < _CHANGED:
+            return []
+        sign = math.copysign(1.0, sum(off))
+        run = list(takewhile(lambda one: sign * one.late > spread, reversed(self._recent)))
+        return run if len(run) >= _RUN else list(self._recent)
+
+    def _change(self, latest: Sequence[_Observation]) -> None:
+        """All took longer or shorter by one factor, as far as is known: what is not measured
+        again soon keeps its proportion to what is."""
+        usual = sorted(one.late for one in latest)[len(latest) // 2]
+        before = sum(known.at(self._count, self._newest) for known in self._sizes.values())
+        for known in self._sizes.values():
+            known.seconds *= math.exp(usual)
+            known.weight *= min(1.0, _KEPT_AT_CHANGE / max(before, _KEPT_AT_CHANGE))
+        for one in latest:
+            if one.late - usual < self._far:
+                self._add(one)
+                self._scatter(one.late - usual)
+        self._recent.clear()
+
+    def _scatter(self, late: float) -> None:
+        self._squares = self._squares * 0.5 ** (1 / _HALF_LIFE) + late**2
+        self._squares_weight = self._squares_weight * 0.5 ** (1 / _HALF_LIFE) + 1
 
     def _add(self, one: _Observation) -> None:
         known = self._sizes.get(one.size)

@@ -205,6 +205,31 @@ def test_a_profile_ten_times_off_is_corrected_within_fifty_turns(
 
 
 @models
+@pytest.mark.parametrize("noise", [0.3, 0.6])
+def test_what_scatters_much_is_decided_well_all_the_same(costs: CostProfile, noise: float) -> None:
+    turns = [
+        one
+        for seed in SEEDS
+        for one in play(costs, lambda _: World(costs), 250, seed, noise=noise)[50:]
+    ]
+    assert excess(turns) < 0.03
+
+
+@models
+@pytest.mark.parametrize("of", ["link", "engine"])
+def test_load_that_comes_and_goes_is_followed(costs: CostProfile, of: str) -> None:
+    world = World(costs)
+    busy = world.slower_link(4) if of == "link" else world.slower_engine(4)
+    turns = [
+        one
+        for seed in SEEDS
+        for one in play(costs, lambda turn: busy if turn // 50 % 2 else world, 400, seed)[50:]
+    ]
+    assert excess(turns) < 0.05
+    assert excess(turns) < best_threshold(turns)
+
+
+@models
 def test_a_link_that_becomes_slower_is_followed_within_fifty_turns(costs: CostProfile) -> None:
     world = World(costs)
     slow = world.slower_link(5)
