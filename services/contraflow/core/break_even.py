@@ -116,11 +116,22 @@ class BreakEven:
         computed: int,
         now: float,
     ) -> Expected:
-        """The prefill leg of a prompt of so many tokens, found, pulled and then computed."""
+        """The prefill leg of a prompt of so many tokens: found, pulled and then computed."""
         moving = self._link(prefill_id, decode_id).expect(pulled * self._bytes_per_token, now)
         start = local + pulled
         computing = self._computing(prefill_id, start, start + computed, now)
         return moving + computing if pulled else computing
+
+    def seconds(
+        self, prefill_id: str, decode_id: str, *, local: int, pulled: int, computed: int
+    ) -> float:
+        """As ``expect``, without the error."""
+        features = _computing(computed, local + pulled)
+        computing = self._prefill(prefill_id).seconds(features) if computed else 0.0
+        if not pulled:
+            return computing
+        link = self._link(prefill_id, decode_id)
+        return link.fit.seconds((1.0, pulled * self._bytes_per_token)) + computing
 
     def took(self, prefill_id: str, decode_id: str, choice: Choice) -> None:
         """Count a turn that goes as was chosen on the link's account."""

@@ -35,6 +35,7 @@ _LEAST_SPREAD = 0.1
 _KEPT_AT_CHANGE = 5.0  # in observations, of all that was known
 _LEAST_SHARE = 0.02  # of its prior, below which no coefficient falls
 _ROUNDS = 12
+_MANY, _SELDOM = 100, 4  # observations of one condition, and how often it is solved then
 _ANOTHER_LEVEL = math.log(1.5)  # from where the last solution is no start for the next
 
 
@@ -102,6 +103,7 @@ class Fit:
         self._sizes: dict[int, _Size] = {}
         self._recent: deque[_Observation] = deque(maxlen=_RECENT)
         self._count = 0
+        self._changed_at = 0  # in the same count
         self._newest = 0.0
         self._squares, self._squares_weight = _NOISE**2 * _NOISE_WEIGHT, _NOISE_WEIGHT
         self._solution: _Solution | None = None
@@ -114,7 +116,7 @@ class Fit:
         shares = self._shares(features)
         if not (0 < seconds < math.inf and min(shares) >= 0 and 0 < sum(shares) < math.inf):
             return
-        late = math.log(seconds / self.expect(features, now).seconds)
+        late = math.log(seconds / _dot(shares, self._found.factors))
         size = round(math.log2(max(features[1], 1)))
         one = _Observation(shares, size, seconds, late)
         self._count += 1
@@ -128,14 +130,21 @@ class Fit:
         elif late < self._far:
             self._add(one)
             self._scatter(late)
-        self._solution = self._solve()
+        # Of many, one more changes little.
+        same = self._count - self._changed_at
+        if same < _MANY or same % _SELDOM == 0:
+            self._solution = self._solve()
+
+    def seconds(self, features: Sequence[float]) -> float:
+        """As ``expect``, without the error."""
+        return _dot(self._shares(features), self._found.factors)
 
     def expect(self, features: Sequence[float], now: float) -> Expected:
         """How long it takes. Longer unobserved is less sure; no features take no time."""
         shares = self._shares(features)
         if not any(shares):
             return Expected(0.0)
-        found = self._solution or self._solve()
+        found = self._found
         seconds = _dot(shares, found.factors)
         variance = _dot(shares, solve_system(found.information, shares))
         idle = now - self._newest if self._count else 0.0
@@ -145,7 +154,13 @@ class Fit:
     @property
     def coefficients(self) -> tuple[float, ...]:
         """As they are known now, in seconds."""
-        return self._shares((self._solution or self._solve()).factors)
+        return self._shares(self._found.factors)
+
+    @property
+    def _found(self) -> _Solution:
+        if self._solution is None:
+            self._solution = self._solve()
+        return self._solution
 
     def _shares(self, features: Sequence[float]) -> tuple[float, ...]:
         return tuple(a * b for a, b in zip(features, self._prior, strict=True))
@@ -181,6 +196,7 @@ class Fit:
                 self._add(one)
                 self._scatter(one.late - usual)
         self._recent.clear()
+        self._changed_at = self._count
 
     def _scatter(self, late: float) -> None:
         self._squares = self._squares * 0.5 ** (1 / _HALF_LIFE) + late**2

@@ -154,10 +154,10 @@ class Costs:
         missing = max(0, there - pull.local_tokens)
 
         def expected(moved: int) -> float:
-            return costs.expect(
-                report.prefill, holder, local=pull.local_tokens, pulled=moved,
-                computed=pulled + pull.computed_tokens - moved, now=now,
-            ).seconds  # fmt: skip
+            computed = pulled + pull.computed_tokens - moved
+            return costs.seconds(
+                report.prefill, holder, local=pull.local_tokens, pulled=moved, computed=computed
+            )
 
         other = expected(0) if pulled else expected(missing) if missing and holder else None
         judged = Judged(expected(pulled), seconds, other)

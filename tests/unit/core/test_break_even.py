@@ -205,14 +205,16 @@ def test_a_profile_ten_times_off_is_corrected_within_fifty_turns(
 
 
 @models
-@pytest.mark.parametrize("noise", [0.3, 0.6])
-def test_what_scatters_much_is_decided_well_all_the_same(costs: CostProfile, noise: float) -> None:
+@pytest.mark.parametrize(("noise", "most"), [(0.3, 0.02), (0.6, 0.08)])
+def test_what_scatters_much_is_decided_well_all_the_same(
+    costs: CostProfile, noise: float, most: float
+) -> None:
     turns = [
         one
         for seed in SEEDS
         for one in play(costs, lambda _: World(costs), 250, seed, noise=noise)[50:]
     ]
-    assert excess(turns) < 0.03
+    assert excess(turns) < most
 
 
 @models
