@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from contraflow.core.fleet import Session
 from contraflow.core.handle import ClaimRequest, Handle, HandleTable, State
-from contraflow.core.handle_use import DecideUse
+from contraflow.core.handle_use import DecideUse, by_size
 from contraflow.core.instructions import Instructions
 from contraflow.router.config import RouterConfig
 from contraflow.runtime.clock import SystemClock
@@ -189,7 +189,7 @@ class Owner(FakeAgent):
 
 @asynccontextmanager
 async def owned_world(
-    config: RouterConfig | None = None, decide_use: DecideUse | None = None
+    config: RouterConfig | None = None, decide_use: DecideUse = by_size
 ) -> AsyncIterator[tuple[World, Owner]]:
     """p1, which reads what it is handed, and d1, which retains what it decodes."""
     owner = Owner()  # type: ignore[abstract]  # the router calls only some methods

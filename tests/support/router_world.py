@@ -13,7 +13,7 @@ import aiohttp
 from contraflow.core.chain import Proof
 from contraflow.core.errors import ClaimNotFound, ContraflowError
 from contraflow.core.fleet import Engine, Role, Session
-from contraflow.core.handle_use import DecideUse
+from contraflow.core.handle_use import DecideUse, by_size
 from contraflow.core.session import session_key
 from contraflow.router.app import RouterApp
 from contraflow.router.config import RouterConfig
@@ -178,7 +178,7 @@ def following_replica() -> FleetReplica:
 async def router_world(
     config: RouterConfig | None = None,
     agent: FakeAgent | None = None,
-    decide_use: DecideUse | None = None,
+    decide_use: DecideUse = by_size,
 ) -> AsyncIterator[World]:
     """1P1D: prefill engine p1, decode engine d1, one agent, a router that knows them."""
     agent = agent or FakeAgent()  # type: ignore[abstract]  # the router calls only two methods

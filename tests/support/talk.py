@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from contraflow.core.fleet import Role
-from contraflow.core.handle_use import DecideUse
+from contraflow.core.handle_use import DecideUse, by_size
 from contraflow.router.config import RouterConfig
 from tests.support.fake_engine import FakeEngine
 from tests.support.owner import Owner, owned_world
@@ -62,7 +62,7 @@ async def elsewhere(talk: Talk, config: RouterConfig | None = None) -> AsyncIter
 
 @asynccontextmanager
 async def talk_of(
-    config: RouterConfig | None = None, decide_use: DecideUse | None = None
+    config: RouterConfig | None = None, decide_use: DecideUse = by_size
 ) -> AsyncIterator[Talk]:
     async with owned_world(config, decide_use) as (world, owner):
         yield Talk(world, owner)

@@ -224,6 +224,26 @@ def verify(
 
 
 @commands.command()
+@click.option("--reference", is_flag=True, required=True, help="The reference's published times.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def simulate(reference: bool, as_json: bool) -> None:
+    """Compute what the hardware makes of a workload, without any of it.
+
+    --reference: TTFT and transfer times that were published for bidirectional transfer on p5en
+    nodes, beside those of a model of FLOPs, bytes, descriptors and bandwidth that is fitted on the
+    short prompts. Fails if one is off by more than 15 %.
+
+    \b
+    Examples:
+      contraflow simulate --reference
+      contraflow simulate --reference --json
+    """
+    from contraflow.cli import simulate as command
+
+    sys.exit(command.reference(as_json=as_json))
+
+
+@commands.command()
 @_ENGINE
 def demo(engine: str) -> None:
     """Run a five-turn agent conversation and prove that KV is pulled back.

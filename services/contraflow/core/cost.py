@@ -1,10 +1,11 @@
-"""What a prefill leg would cost. A model with five numbers: estimates, nothing that decides."""
+"""What a prefill leg would cost: named profiles to start from, and estimates for a plan."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from contraflow.core.fit import Expected
 from contraflow.core.plan import Decision, Plan, PlanReason
 
 
@@ -66,33 +67,28 @@ class Estimate:
     decision: Decision
     pulled_tokens: int
     computed_tokens: int
-    seconds: float
-
-
-def estimate(
-    profile: CostProfile, decision: Decision, pulled_tokens: int, computed_tokens: int
-) -> Estimate:
-    """The cost of pulling so many tokens and then computing so many."""
-    seconds = profile.pull_seconds(pulled_tokens)
-    seconds += profile.compute_seconds(computed_tokens, context=pulled_tokens)
-    return Estimate(decision, pulled_tokens, computed_tokens, seconds)
+    time: Expected
 
 
 # The handle is there and could be read: it is pulled, or left since it is small.
 _COULD_PULL = (PlanReason.HANDLE_AVAILABLE, PlanReason.BELOW_THRESHOLD)
 
 
-def estimates(profile: CostProfile, plan: Plan, prompt_tokens: int) -> list[Estimate]:
+def estimates(
+    expect: Callable[[int, int], Expected], plan: Plan, prompt_tokens: int
+) -> list[Estimate]:
     """One for each decision that is possible, the one taken first.
 
+    ``expect`` tells how long pulling so many tokens and then computing so many takes.
     ``prompt_tokens`` zero stands for those of the handle. What would need a number of tokens
     that nobody knows is left out.
     """
     prompt = prompt_tokens or plan.handle_tokens
     if not prompt:
         return []
-    found = [estimate(profile, Decision.RECOMPUTE, 0, prompt)]
+    found = [Estimate(Decision.RECOMPUTE, 0, prompt, expect(0, prompt))]
     if plan.handle_tokens and plan.reason in _COULD_PULL:
         pulled = min(plan.handle_tokens, prompt)
-        found.append(estimate(profile, Decision.PULL, pulled, prompt - pulled))
+        rest = prompt - pulled
+        found.append(Estimate(Decision.PULL, pulled, rest, expect(pulled, rest)))
     return sorted(found, key=lambda one: one.decision is not plan.decision)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from contraflow.core.plan import Decision, Plan, PlanReason, Policy
+from contraflow.core.plan import Decision, PlanReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +25,13 @@ class HandleUse:
     release: bool = False
 
 
-DecideUse = Callable[[Plan, int], HandleUse]
-"""Called with the plan of a turn and the tokens of the handle, which only its owner knew before."""
+DecideUse = Callable[[int, int], HandleUse]
+"""Called with the tokens of the handle, which only its owner knew before, and the fewest that are
+worth a pull."""
 
 
-def use_by(policy: Policy) -> DecideUse:
-    """By the operator's threshold."""
-    least = policy.recompute_threshold_tokens
-
-    def decide(plan: Plan, num_tokens: int) -> HandleUse:
-        if num_tokens < least:
-            return HandleUse(Decision.RECOMPUTE, PlanReason.BELOW_THRESHOLD)
-        return HandleUse(min_pull_tokens=least)
-
-    return decide
+def by_size(num_tokens: int, least: int) -> HandleUse:
+    """Pulled if it has as many."""
+    if num_tokens < least:
+        return HandleUse(Decision.RECOMPUTE, PlanReason.BELOW_THRESHOLD)
+    return HandleUse(min_pull_tokens=least)

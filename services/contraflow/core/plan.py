@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import blake2b
@@ -73,9 +74,13 @@ class TurnRequest:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The operator's settings. A handle of fewer tokens is not pulled."""
+    """The operator's settings. A handle of fewer tokens is not pulled; infinite: none is."""
 
-    recompute_threshold_tokens: int = 64
+    recompute_threshold_tokens: float = 64
+
+
+Least = Callable[[Engine, Engine, int], float]
+"""From how many tokens on a handle is pulled: by prefill engine, holder and the handle's tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +122,10 @@ def plan_turn(
     request: TurnRequest,
     load: Mapping[str, int],
     policy: Policy,
+    least: Least | None = None,
 ) -> Plan:
-    """Plan one turn. ``load`` is this router's turns in flight by engine id.
+    """Plan one turn. ``load`` is this router's turns in flight by engine id. ``least`` may ask
+    for more tokens of a handle than the policy does.
 
     Raises NoEligibleEngine if no decode or no prefill engine can serve the model.
     """
@@ -128,7 +135,9 @@ def plan_turn(
     decode = _best(decodes, Role.DECODE, request)
     prefills = _of_class(_candidates(view, request, load, Role.PREFILL), decode)
     prefill = _best(prefills, Role.PREFILL, request)
-    decision, reason, tokens, handle_id = _decide(view, request, prefill, decode, home, policy)
+    decision, reason, tokens, handle_id = _decide(
+        view, request, prefill, decode, home, policy, least
+    )
     pull = decision is Decision.PULL
     return Plan(
         decode=decode,
@@ -272,6 +281,7 @@ def _decide(
     decode: Engine,
     home: Engine | None,
     policy: Policy,
+    least: Least | None,
 ) -> tuple[Decision, PlanReason, int, str]:
     def recompute(reason: PlanReason, tokens: int = 0) -> tuple[Decision, PlanReason, int, str]:
         return Decision.RECOMPUTE, reason, tokens, ""
@@ -296,7 +306,10 @@ def _decide(
     tokens = current.num_tokens if current else 0
     if not (_can_pull(prefill, home) and _of_one_class(prefill, decode)):
         return recompute(PlanReason.INCOMPATIBLE, tokens)
-    if current and tokens < policy.recompute_threshold_tokens:
+    threshold = policy.recompute_threshold_tokens
+    if current and least is not None:
+        threshold = max(threshold, least(prefill, home, tokens))
+    if tokens < threshold and (current or math.isinf(threshold)):
         return recompute(PlanReason.BELOW_THRESHOLD, tokens)
     handle_id = current.handle_id if current else ""
     return Decision.PULL, PlanReason.HANDLE_AVAILABLE, tokens, handle_id

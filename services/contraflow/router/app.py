@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 from collections.abc import Callable
 
 from contraflow.core.cost import PROFILES
 from contraflow.core.fleet import Session
-from contraflow.core.handle_use import DecideUse, use_by
-from contraflow.core.plan import Policy
+from contraflow.core.handle_use import DecideUse, by_size
 from contraflow.router.affinity import Homes, Load, Replies
 from contraflow.router.agents import Agents
 from contraflow.router.config import RouterConfig
+from contraflow.router.costs import Costs, policy_of
 from contraflow.router.decode import Decode
 from contraflow.router.end_session import SessionEnds
 from contraflow.router.generate import Generations
@@ -49,10 +50,11 @@ class RouterApp:
         *,
         client: UpstreamClient | None = None,
         open_channel: OpenChannel = open_channel,
-        decide_use: DecideUse | None = None,
+        decide_use: DecideUse = by_size,
+        draw: Callable[[], float] = random.random,
     ) -> None:
         """``client`` and ``open_channel`` reach engines and agents, over sockets by default.
-        ``decide_use`` says what is done with a handle; by default the operator's threshold."""
+        ``decide_use`` says what is done with a handle. ``draw`` is uniform in [0, 1)."""
         self.metrics = RouterMetrics()
         self.tenancy = Tenancy({name: t.api_keys for name, t in config.tenants.items()})
         self.homes = Homes(config.max_affinities)
@@ -62,27 +64,31 @@ class RouterApp:
         )
         replies = Replies(config.max_affinities)
         load = Load()
-        policy = Policy(config.recompute_threshold_tokens)
-        decide_use = decide_use or use_by(policy)
-        planner = Planner(replica, self.homes, replies, load, policy)
+        policy = policy_of(config.decision, config.recompute_threshold_tokens)
+        profile = PROFILES[config.cost_profile]
+        costs = Costs(config.decision, policy, profile, clock, lambda: replica.engines, draw)
+        planner = Planner(replica, self.homes, replies, load, policy, costs)
         legs = Legs(self._client, config.engine_api_key, config.decode_timeout_seconds)
         turns = Turns(
             secret=secret,
             tenancy=self.tenancy,
             planner=planner,
-            prefill=Prefill(self._agents, legs, self.homes, replies, load, decide_use, clock, ids),
+            prefill=Prefill(
+                self._agents, legs, self.homes, replies, load, costs, decide_use, clock, ids
+            ),
             decode=Decode(legs, load, ids),
             releases=Releases(self._agents, self.metrics),
             homes=self.homes,
             replies=replies,
             load=load,
+            costs=costs,
             metrics=self.metrics,
             clock=clock,
             new_id=ids,
         )
         self.routes = Routes(turns, replica, self.tenancy, self.metrics)
         self.generations = Generations(turns, self.metrics, planner.default_model)
-        plans = Plans(secret, planner, load, PROFILES[config.cost_profile])
+        plans = Plans(secret, planner, load, costs)
         ends = SessionEnds(secret, self._agents, self.homes, replica, self.metrics)
         self.servicer = RouterServicer(self.generations, plans, ends, self.tenancy, replica)
         replica.on_session(self._session_published)

@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 
 from contraflow.core.cost import PROFILES
+from contraflow.router.costs import Decides
 from contraflow.runtime.address import Address
 from contraflow.runtime.config import Config, ConfigError, Seconds
 from contraflow.runtime.logging import LogLevel
@@ -45,6 +46,9 @@ class RouterConfig(Config, frozen=True):
     tenants: dict[str, TenantConfig] = msgspec.field(default_factory=dict)
     recompute_threshold_tokens: Annotated[int, msgspec.Meta(ge=1)] = 64
     """Neither claimed nor pulled below this many tokens."""
+    decision: Decides = Decides.THRESHOLD
+    """Who decides above them: nobody, or what was measured of these engines (``fitted``). In their
+    place, to compare: ``always`` and ``never``."""
     acquire_deadline_seconds: Seconds = 0.05
     """Longest wait for an agent before the turn goes on as a recompute."""
     claim_start_by_seconds: Seconds = 60.0
@@ -57,7 +61,7 @@ class RouterConfig(Config, frozen=True):
     max_affinities: Annotated[int, msgspec.Meta(ge=1)] = 100_000
     """Sessions whose last decode engine is remembered before the directory has heard of it."""
     cost_profile: str = "p5en-h200-efa"
-    """Machines and model that the estimates of PlanTurn are for; no decision follows from it."""
+    """Machines and model that are thought to serve, as long as nothing is measured."""
     http: ServerLimits = ServerLimits()
     """Limits of the front door."""
     engines: ClientLimits = ClientLimits()

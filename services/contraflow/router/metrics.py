@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
+from contraflow.router.costs import Judged
 from contraflow.router.report import TurnReport
 from contraflow.runtime import metrics as make
 from contraflow.runtime.metric_names import Metric
@@ -28,6 +29,24 @@ PROMPT_TOKENS = Metric(
     "contraflow_router_prompt_tokens",
     "Prompt tokens of prefill legs by source, as the connectors report: pulled, local, computed.",
     ("source",),
+)
+PREFILL_EXPECTED = Metric(
+    "contraflow_router_prefill_expected_seconds",
+    "Seconds that prefill legs were expected to take, by decision.",
+    ("decision",),
+)
+PREFILL_MEASURED = Metric(
+    "contraflow_router_prefill_measured_seconds", "Seconds that they took.", ("decision",)
+)
+REGRET = Metric(
+    "contraflow_router_regret_seconds",
+    "Seconds by which the other decision would have been expected sooner than it took.",
+    ("decision",),
+)
+EXPLORED = Metric(
+    "contraflow_router_explored_turns",
+    "Turns that took the decision that was expected later, to learn how long it takes.",
+    ("decision",),
 )
 PULLS = Metric("contraflow_router_pulls", "Pulls by outcome, as connectors report.", ("outcome",))
 PULLED_BYTES = Metric("contraflow_router_pulled_bytes", "Bytes pulled by prefill engines.")
@@ -61,6 +80,10 @@ class RouterMetrics:
         self._turns = make.counter(self.registry, TURNS)
         self._stages = make.histogram(self.registry, STAGE_SECONDS)
         self._tokens = make.counter(self.registry, PROMPT_TOKENS)
+        self._expected = make.counter(self.registry, PREFILL_EXPECTED)
+        self._measured = make.counter(self.registry, PREFILL_MEASURED)
+        self._regret = make.counter(self.registry, REGRET)
+        self._explored = make.counter(self.registry, EXPLORED)
         self._pulls = make.counter(self.registry, PULLS)
         self._bytes = make.counter(self.registry, PULLED_BYTES)
         self._retries = make.counter(self.registry, RETRIES)
@@ -72,7 +95,7 @@ class RouterMetrics:
         self.view_sessions = make.gauge(self.registry, VIEW_SESSIONS)
         self.view_age = make.gauge(self.registry, VIEW_AGE)
 
-    def turn_finished(self, report: TurnReport) -> None:
+    def turn_finished(self, report: TurnReport, judged: Judged | None = None) -> None:
         """Count a turn, whatever its end."""
         status = str(report.status or "disconnected")
         self._turns.labels(status, report.decision, report.reason, report.denial).inc()
@@ -80,6 +103,12 @@ class RouterMetrics:
             self._stages.labels(stage).observe(seconds)
         for retry in report.retries:
             self._retries.labels(retry).inc()
+        if report.explores:
+            self._explored.labels(report.decision).inc()
+        if judged is not None:
+            self._expected.labels(report.decision).inc(judged.expected)
+            self._measured.labels(report.decision).inc(judged.measured)
+            self._regret.labels(report.decision).inc(judged.regret)
         if report.pull is not None:
             self._pulls.labels(report.pull.outcome).inc()
             self._discarded.inc(report.discarded_tokens)

@@ -10,6 +10,7 @@ from contraflow.core.errors import NoEligibleEngine
 from contraflow.core.fleet import Engine, Role
 from contraflow.core.plan import Plan, Policy, TurnRequest, plan_turn
 from contraflow.router.affinity import Homes, Load, Produced, Replies
+from contraflow.router.costs import NO_DRAW, Costs
 from contraflow.runtime.fleet_replica import FleetReplica
 from contraflow.web import ApiError
 
@@ -28,12 +29,14 @@ class Planner:
         replies: Replies,
         load: Load,
         policy: Policy,
+        costs: Costs | None = None,
     ) -> None:
         self.policy = policy
         self._replica = replica
         self._homes = homes
         self._replies = replies
         self._load = load
+        self._costs = costs
 
     async def heard(self) -> None:
         """Returns at once, but in a router that has just started and knows nothing yet: there
@@ -43,19 +46,20 @@ class Planner:
                 async with asyncio.timeout(FIRST_VIEW_SECONDS):
                     await self._replica.synced.wait()
 
-    def plan(self, request: TurnRequest) -> Plan:
-        """Raises NoEligibleEngine."""
+    def plan(self, request: TurnRequest, draw: float = NO_DRAW) -> Plan:
+        """Changes nothing. With another ``draw`` the plan may explore. Raises NoEligibleEngine."""
         return plan_turn(
             self._replica.view(self._homes.by_key),
             request,
             self._load.by_engine,
             self.policy,
+            self._costs.least(request.model, draw) if self._costs else None,
         )
 
-    def plan_for_client(self, request: TurnRequest) -> Plan:
+    def plan_for_client(self, request: TurnRequest, draw: float = NO_DRAW) -> Plan:
         """As ``plan``. Raises ApiError: 404 for a model that no engine serves, else 503."""
         try:
-            return self.plan(request)
+            return self.plan(request, draw)
         except NoEligibleEngine as error:
             known = served_models(self._replica.known())
             if known and request.model not in known:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from contraflow.core.cost import CostProfile, Estimate, estimates
+from contraflow.core.cost import Estimate, estimates
 from contraflow.core.errors import InvalidArgument
 from contraflow.core.plan import Candidate, Plan
 from contraflow.router.affinity import Load
+from contraflow.router.costs import Costs
 from contraflow.router.generate_request import CHAT
 from contraflow.router.planning import Planner
 from contraflow.router.sessions import identify
@@ -19,11 +20,11 @@ from contraflow.wire.convert import duration, engine_to_proto
 class Plans:
     """Answers PlanTurn, with the very code that plans a turn of the front door."""
 
-    def __init__(self, secret: bytes, planner: Planner, load: Load, profile: CostProfile) -> None:
+    def __init__(self, secret: bytes, planner: Planner, load: Load, costs: Costs) -> None:
         self._secret = secret
         self._planner = planner
         self._load = load
-        self._profile = profile
+        self._costs = costs
 
     def answer(self, request: pb.PlanTurnRequest, tenant: str) -> pb.PlanTurnResponse:
         """Raises InvalidArgument and NoEligibleEngine."""
@@ -45,8 +46,8 @@ class Plans:
         if not (traits.two_legged and plan.hands_over):
             response.prefill_engine_id = ""
         response.session_key = identity.session_key
-        costs = estimates(self._profile, plan, request.prompt_tokens)
-        response.estimates.extend(_estimate(cost) for cost in costs)
+        found = estimates(self._costs.expect(model, plan), plan, request.prompt_tokens)
+        response.estimates.extend(_estimate(one) for one in found)
         return response
 
 
@@ -81,5 +82,6 @@ def _estimate(cost: Estimate) -> pb.CostEstimate:
         decision=f"DECISION_{cost.decision}",
         pulled_tokens=cost.pulled_tokens,
         computed_tokens=cost.computed_tokens,
-        time=duration(cost.seconds),
+        time=duration(cost.time.seconds),
+        error=duration(cost.time.error),
     )

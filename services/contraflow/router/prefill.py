@@ -13,6 +13,7 @@ from contraflow.core.plan import Continuation, Decision, Plan, PlanReason, witho
 from contraflow.core.transfer_params import for_plain_prefill, for_pulling_prefill
 from contraflow.router.affinity import Homes, Load, Replies
 from contraflow.router.agents import Agents, Claim, Wanted, denial_of
+from contraflow.router.costs import Costs
 from contraflow.router.legs import LegRequest, Legs, PrefillAnswer, prefill_answer
 from contraflow.router.report import Retry
 from contraflow.router.turn_context import Turn
@@ -40,6 +41,7 @@ class Prefill:
         homes: Homes,
         replies: Replies,
         load: Load,
+        costs: Costs,
         decide_use: DecideUse,
         clock: Clock,
         new_id: Callable[[], str],
@@ -49,6 +51,7 @@ class Prefill:
         self._homes = homes
         self._replies = replies
         self._load = load
+        self._costs = costs
         self._decide_use = decide_use
         self._clock = clock
         self._new_id = new_id
@@ -138,7 +141,10 @@ class Prefill:
             self._homes.forget(continues.key)
             report.seconds["acquire"] = self._clock.now() - started
         report.offered_tokens, report.claimed_handle_id = claim.num_tokens, claim.handle_id
-        claim.use = self._decide_use(plan, claim.num_tokens)
+        least = self._costs.min_pull_tokens(
+            turn.traits.model, plan, claim.num_tokens, explores=report.explores
+        )
+        claim.use = self._decide_use(claim.num_tokens, least)
         report.decision, report.reason = claim.use.decision, claim.use.reason
         return claim
 

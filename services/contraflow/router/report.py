@@ -40,7 +40,9 @@ class TurnReport:
     ``lookup_key`` is the session key of the handle that was looked for, ``claimed_handle_id``
     the one that its owner granted. ``denial`` is a reason of the owner, TIMEOUT or UNREACHABLE.
     ``spent``: a prefill engine may have read the handle, so that it ends by its claim.
-    ``taken``: a decode engine may have read what prefill has handed over.
+    ``taken``: a decode engine may have read what prefill has handed over. ``holder`` has the
+    session's handle as far as is known. ``explores``: the decision is not the one that is expected
+    sooner.
     """
 
     turn_id: str
@@ -55,6 +57,8 @@ class TurnReport:
     claimed_handle_id: str = ""
     prefill: str = ""
     decode: str = ""
+    holder: str = ""
+    explores: bool = False
     offered_tokens: int = 0
     retries: list[Retry] = field(default_factory=list)
     spent: bool = False
@@ -111,6 +115,7 @@ class TurnReport:
             "decision": self.decision,
             "reason": self.reason,
             "denial": self.denial,
+            **({"explores": True} if self.explores else {}),
             "retried": "+".join(self.retries),
             "prefill": self.prefill,
             "decode": self.decode,

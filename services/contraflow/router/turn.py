@@ -18,6 +18,7 @@ from contraflow.core.transfer_params import (
     has_remote_blocks,
 )
 from contraflow.router.affinity import Homes, Load, Produced, Replies
+from contraflow.router.costs import Costs
 from contraflow.router.decode import Decode
 from contraflow.router.legs import LegRequest, PrefillAnswer
 from contraflow.router.metrics import RouterMetrics
@@ -63,6 +64,7 @@ class Turns:
         homes: Homes,
         replies: Replies,
         load: Load,
+        costs: Costs,
         metrics: RouterMetrics,
         clock: Clock,
         new_id: Callable[[], str],
@@ -76,6 +78,7 @@ class Turns:
         self._homes = homes
         self._replies = replies
         self._load = load
+        self._costs = costs
         self._metrics = metrics
         self._clock = clock
         self._new_id = new_id
@@ -104,7 +107,7 @@ class Turns:
             report.status = report.status or responder.status
             report.seconds["total"] = self._clock.now() - started
             self._metrics.in_flight.dec()
-            self._metrics.turn_finished(report)
+            self._metrics.turn_finished(report, self._costs.learn(report))
             log.info("turn_finished", **report.log_fields())
 
     def _identify(self, request: Request, started: float) -> Turn:
@@ -154,8 +157,11 @@ class Turns:
         request = turn.identity.request(
             turn.traits.model, skips_prefix_cache=not turn.traits.claimable
         )
-        plan = self._planner.plan_for_client(request)
+        draw = self._costs.draw()
+        plan = self._planner.plan_for_client(request, draw)
         report = turn.report
+        report.explores = self._costs.took(request.model, plan, draw)
+        report.holder = plan.holder.engine_id if plan.holder else ""
         report.lookup_key = request.lookup_key
         report.decision, report.reason = plan.decision, plan.reason
         report.decode = plan.decode.engine_id

@@ -211,16 +211,18 @@ class Candidate(_message.Message):
     def __init__(self, engine_id: _Optional[str] = ..., role: _Optional[_Union[_engine_pb2.EngineRole, str]] = ..., score: _Optional[float] = ..., rejected_reason: _Optional[str] = ..., endpoint: _Optional[str] = ..., load: _Optional[int] = ..., home: bool = ...) -> None: ...
 
 class CostEstimate(_message.Message):
-    __slots__ = ("decision", "pulled_tokens", "computed_tokens", "time")
+    __slots__ = ("decision", "pulled_tokens", "computed_tokens", "time", "error")
     DECISION_FIELD_NUMBER: _ClassVar[int]
     PULLED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
     decision: Decision
     pulled_tokens: int
     computed_tokens: int
     time: _duration_pb2.Duration
-    def __init__(self, decision: _Optional[_Union[Decision, str]] = ..., pulled_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    error: _duration_pb2.Duration
+    def __init__(self, decision: _Optional[_Union[Decision, str]] = ..., pulled_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ..., time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., error: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class PlanTurnResponse(_message.Message):
     __slots__ = ("decision", "reason", "prefill_engine_id", "decode_engine_id", "handle_id", "handle_tokens", "candidates", "session_key", "estimates")

@@ -5,26 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from contraflow.core.handle_use import HandleUse, use_by
-from contraflow.core.plan import Decision, Plan, PlanReason, Policy
+from contraflow.core.handle_use import HandleUse, by_size
+from contraflow.core.plan import Decision, PlanReason
 from contraflow.verify.shape import BLOCK
 
 
 class Whims:
     """Of all that is granted a ``share`` is kept, released or pulled in part; ``seen`` counts."""
 
-    def __init__(self, seed: int, policy: Policy, seen: Counter[str]) -> None:
+    def __init__(self, seed: int, seen: Counter[str]) -> None:
         # A source of its own: a world without whims stays what it was.
         self._random = Random(f"{seed}/whims")
         self.share = self._random.choice((0.0, 0.0, 0.1, 0.4))
-        self._planned = use_by(policy)
         self._seen = seen
 
-    def use(self, plan: Plan, num_tokens: int) -> HandleUse:
+    def use(self, num_tokens: int, least: int) -> HandleUse:
         """As ``DecideUse``."""
         draw = self._random
         if draw.random() >= self.share:
-            return self._planned(plan, num_tokens)
+            return by_size(num_tokens, least)
         kind = draw.choice(("KEPT", "RELEASED", "CUT"))
         self._seen[f"use {kind}"] += 1
         if kind == "CUT":

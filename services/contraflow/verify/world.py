@@ -12,7 +12,6 @@ from typing import Protocol
 from contraflow.agent.config import ClaimConfig, RetentionConfig
 from contraflow.core.fleet import Role
 from contraflow.core.handle import Handle, State
-from contraflow.core.plan import Policy
 from contraflow.router.config import RouterConfig, TenantConfig
 from contraflow.runtime.address import Address
 from contraflow.verify.clock import PartClock
@@ -23,7 +22,6 @@ from contraflow.verify.shape import AGENTS, DIRECTORIES, TENANTS, Shape, draw
 from contraflow.verify.store import SharedStore
 from contraflow.verify.whims import Whims
 
-_THRESHOLD = 4
 SECRET = b"a secret of the verified cluster"
 
 
@@ -47,7 +45,7 @@ class World:
         self.violations: list[tuple[str, str]] = []
         self.seen: Counter[str] = Counter()
         """How often what happened, faults aside."""
-        self.whims = Whims(seed, Policy(_THRESHOLD), self.seen)
+        self.whims = Whims(seed, self.seen)
         self.store = SharedStore(self.net, PartClock())
         self.processes: dict[str, Process] = {}
         self._makers: dict[str, Callable[[], Process]] = {}
@@ -214,7 +212,7 @@ class World:
             directory=tuple(Address.parse(one) for one in DIRECTORIES),
             cluster_secret=SECRET.decode(),
             tenants={tenant: TenantConfig((key,)) for tenant, key in TENANTS.items()},
-            recompute_threshold_tokens=_THRESHOLD,
+            recompute_threshold_tokens=4,
             claim_start_by_seconds=self.shape.start_by,
             acquire_deadline_seconds=0.25,
         )

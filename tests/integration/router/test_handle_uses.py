@@ -23,7 +23,7 @@ UNWANTED = Pull("DECLINED_UNWANTED", "d1", offered_tokens=299, proven_tokens=299
 
 
 def always(use: HandleUse) -> DecideUse:
-    return lambda plan, num_tokens: use
+    return lambda num_tokens, least: use
 
 
 def obey(received: Received) -> Pull | None:

@@ -13,6 +13,7 @@ from tests.support.router_stub import chat, read, router_stub
 from tests.support.router_world import KEY, SECRET, SESSION, World, config_of, router_world
 from tests.support.wait import until
 
+from contraflow.core.break_even import PASS_SECONDS
 from contraflow.core.cost import PROFILES
 from contraflow.core.errors import ContraflowError, InvalidArgument, NoEligibleEngine
 from contraflow.core.session import session_key
@@ -61,8 +62,9 @@ async def test_a_session_that_would_be_pulled(world: World, stub: RouterServiceA
     )  # fmt: skip
     assert costs(found) == [("DECISION_PULL", 299, 101), ("DECISION_RECOMPUTE", 0, 400)]
     profile = PROFILES["p5en-h200-efa"]
-    computed = profile.compute_seconds(400, 0)
+    computed = PASS_SECONDS + profile.compute_seconds(400, 0)
     assert seconds(found.estimates[1].time) == pytest.approx(computed, abs=1e-8)
+    assert all(seconds(one.error) > 0 for one in found.estimates)
     assert not world.agent.acquired
     assert not world.prefill.received
 
@@ -71,7 +73,7 @@ async def test_the_profile_is_a_setting() -> None:
     config = config_of('cost_profile = "cpu-demo"')
     async with router_world(config) as world, router_stub(world) as stub:
         found = await plan(stub, prompt_tokens=4000)
-        computed = PROFILES["cpu-demo"].compute_seconds(4000, 0)
+        computed = PASS_SECONDS + PROFILES["cpu-demo"].compute_seconds(4000, 0)
         assert costs(found) == [("DECISION_RECOMPUTE", 0, 4000)]
         assert seconds(found.estimates[0].time) == pytest.approx(computed, abs=1e-8)
 

@@ -24,6 +24,7 @@ def config(text: str) -> RouterConfig:
 def test_defaults() -> None:
     made = config(BASE + SECRET)
     assert made.recompute_threshold_tokens == 64
+    assert made.decision == "threshold"
     assert made.acquire_deadline_seconds == 0.05
     assert made.claim_start_by_seconds == 60
     assert made.tenants == {}
@@ -46,6 +47,7 @@ def test_tenants_and_limits() -> None:
         (BASE + SECRET + "[http]\ncolour = 1", "http.colour"),
         (BASE + SECRET + "acquire_deadline_seconds = 0", "acquire_deadline_seconds"),
         (BASE + SECRET + "recompute_threshold_tokens = 0", "recompute_threshold_tokens"),
+        (BASE + SECRET + 'decision = "dice"', "decision"),
         (BASE + SECRET + 'log_level = "loud"', "log_level"),
         (BASE + SECRET + 'cost_profile = "abacus"', "cpu-demo"),
         (BASE + SECRET + "[tenants.red]\napi_keys = []", "api_keys"),

@@ -52,7 +52,8 @@ def plan(
 ) -> None:  # fmt: skip
     """Ask a router what it would do with the next turn of a conversation, and why.
 
-    Nothing is claimed or sent. The estimates come from the router's cost profile.
+    Nothing is claimed or sent. The estimates, with their standard errors, come from what the
+    router has measured, and from its cost profile as long as it has not.
 
     \b
     Examples:
@@ -107,6 +108,7 @@ def describe(plan: pb.PlanTurnResponse) -> dict[str, Any]:
                 "pulled_tokens": one.pulled_tokens,
                 "computed_tokens": one.computed_tokens,
                 "seconds": seconds(one.time),
+                "error_seconds": seconds(one.error),
             }
             for one in plan.estimates
         ],
@@ -124,7 +126,8 @@ def _show(plan: dict[str, Any]) -> None:
         click.echo(f"handle   {counted(plan['handle_tokens'], 'token')}, {of}")
     for one in plan["estimates"]:
         click.echo(
-            f"{one['decision']} would take {_short(one['seconds'])}: "
+            f"{one['decision']} would take {_short(one['seconds'])} ± "
+            f"{_short(one['error_seconds'])}: "
             f"{one['pulled_tokens']:,} pulled, {one['computed_tokens']:,} computed"
         )
     click.echo()
