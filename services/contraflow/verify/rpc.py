@@ -17,10 +17,13 @@ from contraflow.verify.net import Net, Part
 
 _BLACK_HOLE_SECONDS = 20.0  # what TCP takes to notice, where no deadline is set
 
-_TRIED_ONCE = frozenset({"/contraflow.v1.DirectoryService/PublishSessions"})
+_TRIED_ONCE = frozenset({
+    "/contraflow.v1.DirectoryService/PublishSessions",
+    "/contraflow.v1.AgentService/DrainEngine",
+})  # fmt: skip
 """gRPC carries out a call at most once: copies are made by clients that try again, elsewhere or
-later, which of this one nobody does. A copy that came after the answer would write over what was
-published, or withdrawn, since."""
+later, which of these nobody does. A copy that came after the answer would undo what was published,
+withdrawn or ordered since."""
 
 
 class Server:
