@@ -17,7 +17,8 @@ from contraflow.core.handle import State
 from contraflow.v1 import agent_service_pb2 as pb
 from tests.fuzz.calls import called, calls
 from tests.fuzz.stage import Stage, staged
-from tests.support.fake_engine_link import FakeEngineLink, engine, session_key
+from tests.support.directory_content import directory_at, free_address
+from tests.support.fake_engine_link import FakeEngineLink, HealthEndpoint, engine, session_key
 from tests.support.running_agent import RunningAgent, running_agent
 
 KNOWN = "chat"
@@ -77,13 +78,16 @@ class AgentWorld:
 
 @asynccontextmanager
 async def agent_world() -> AsyncIterator[AgentWorld]:
-    link = FakeEngineLink(engine())
-    async with (
-        running_agent() as agent,
-        link.attached(agent.link),
-        grpc.aio.insecure_channel(agent.address) as channel,
-    ):
-        yield AgentWorld(agent, link, channel)
+    address = free_address()
+    async with HealthEndpoint().serving() as health:
+        link = FakeEngineLink(engine(endpoint=health.url))
+        async with (
+            directory_at(address),
+            running_agent([address]) as agent,
+            link.attached(agent.link),
+            grpc.aio.insecure_channel(agent.address) as channel,
+        ):
+            yield AgentWorld(agent, link, channel)
 
 
 @pytest.fixture(scope="module")

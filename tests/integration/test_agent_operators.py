@@ -208,10 +208,35 @@ async def test_a_drain_reaches_the_directory_and_lasts_as_long_as_the_incarnatio
                 assert await denied(drain(agent, "")) is Reason.INVALID_ARGUMENT
 
 
+async def test_what_the_directory_does_not_know_of_a_drain_is_not_promised() -> None:
+    address = free_address()
+    async with HealthEndpoint().serving() as health, running_agent([address]) as agent:
+        decode = FakeEngineLink(engine(endpoint=health.url))
+        async with directory_at(address) as directory, decode.attached(agent.link):
+            await in_directory(directory, "decode-1", False)
+        async with decode.attached(agent.link):
+            request = pb.DrainEngineRequest(engine_id="decode-1", draining=True)
+            call = agent.stub.DrainEngine(request, timeout=1.0)
+            assert await denied(call) is Reason.STORE_UNAVAILABLE
+            assert (await agent.engines())[0].engine.draining
+            async with directory_at(address) as directory:
+                assert await drain(agent, "decode-1")
+                assert (await directory.engines())["decode-1"].draining
+
+
 async def test_a_drain_that_releases_frees_all_that_nobody_has_claimed() -> None:
-    decode = FakeEngineLink(engine("decode-1"))
+    address = free_address()
+    async with (
+        HealthEndpoint().serving() as health,
+        directory_at(address),
+        running_agent([address]) as agent,
+    ):
+        await check_that_a_drain_releases(agent, FakeEngineLink(engine(endpoint=health.url)))
+
+
+async def check_that_a_drain_releases(agent: RunningAgent, decode: FakeEngineLink) -> None:
     free, claimed = decode.retain("free"), decode.retain("claimed")
-    async with running_agent() as agent, decode.attached(agent.link):
+    async with decode.attached(agent.link):
         await agent.acquire("c1", "claimed")
         request = pb.DrainEngineRequest(engine_id="decode-1", draining=True, release_handles=True)
         response = await agent.stub.DrainEngine(request, timeout=30.0)

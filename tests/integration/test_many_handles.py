@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 from tests.support.connector_handles import a_handle
-from tests.support.fake_engine_link import engine, session_key
+from tests.support.directory_content import directory_at, free_address
+from tests.support.fake_engine_link import HealthEndpoint, engine, session_key
 from tests.support.running_agent import RunningAgent, eventually, running_agent
 
 from contraflow.v1 import agent_service_pb2 as pb
@@ -19,7 +20,6 @@ from contraflow_connector.retained import Retained
 pytestmark = pytest.mark.integration
 
 MANY = 6_000
-ENGINE = engine("e")
 
 
 @dataclass
@@ -53,8 +53,14 @@ async def loaded() -> AsyncIterator[Loaded]:
             retained_at=now - 280,
         )
         retained.retain(handle, lambda _: False)
-    async with running_agent() as agent:
-        link = Link(agent.link, ENGINE, retained, lambda _: {})
+    address = free_address()
+    async with (
+        HealthEndpoint().serving() as health,
+        directory_at(address),
+        running_agent([address]) as agent,
+    ):
+        described = engine("e", endpoint=health.url)
+        link = Link(agent.link, described, retained, lambda _: {})
         link.start()
         try:
 

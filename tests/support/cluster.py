@@ -16,7 +16,13 @@ from typing import Any
 
 import grpc
 
-from contraflow.cli.deployment import MODEL_NAME, Deployment, PromptTokens, prompt_tokens
+from contraflow.cli.deployment import (
+    MODEL_NAME,
+    Deployment,
+    EngineKind,
+    PromptTokens,
+    prompt_tokens,
+)
 from contraflow.cli.deployment.control_plane import engines_in_view, plan_turn
 from contraflow.cli.deployment.engine_command import EngineHandle
 from contraflow.cli.deployment.http_client import connect, post_json
@@ -29,6 +35,7 @@ from contraflow.v1 import agent_service_pb2 as agent_pb
 from contraflow.v1 import handle_pb2
 from contraflow.v1.agent_service_pb2_grpc import AgentServiceStub
 from contraflow.v1.router_service_pb2 import DECISION_PULL
+from tests.support.expected import ASKED, expected
 from tests.support.wait import until_good
 
 _GREEDY = {"model": MODEL_NAME, "temperature": 0, "return_token_ids": True, "ignore_eos": True}
@@ -147,9 +154,11 @@ class Cluster:
 
     async def reference(self, prompt: Sequence[int], tokens: int = 40) -> list[int]:
         """What an engine without any connector generates."""
-        body = {**_GREEDY, "prompt": list(prompt), "max_tokens": tokens}
+        real = self.deployment.spec.engine is EngineKind.VLLM
+        body = {**_GREEDY, "prompt": list(prompt), "max_tokens": tokens, **(ASKED if real else {})}
         answer = await post_json(self.deployment.reference.endpoint, "/v1/completions", body)
-        ids: list[int] = answer["choices"][0]["token_ids"]
+        [choice] = answer["choices"]
+        ids: list[int] = expected(choice) if real else choice["token_ids"]
         return ids
 
     async def counted(self) -> PromptTokens:

@@ -10,7 +10,7 @@ from contraflow.agent.codec import Granted
 from contraflow.agent.engines import Engines
 from contraflow.agent.feed import HandleFeed
 from contraflow.agent.mirror import MirroredHandle, ReleaseCause
-from contraflow.core.errors import HandleNotFound
+from contraflow.core.errors import HandleNotFound, StoreUnavailable
 from contraflow.core.fleet import Engine
 from contraflow.core.handle import ClaimRequest
 
@@ -111,14 +111,22 @@ class Agent:
         """Take an engine out of service for new turns, or put it back; the engine as it is now.
         With ``release`` what it retains is freed, now and as its running turns end.
 
-        Raises EngineNotAttached, EngineIncarnationStale; EngineUnresponsive for the release.
+        Raises EngineNotAttached, EngineIncarnationStale; EngineUnresponsive for the release;
+        StoreUnavailable if routers can not be told yet: it is so from now on, but until the
+        directory knows it an agent that starts again forgets it.
         """
         attachment = self._engines.find(engine_id)
         attachment.drain(draining, emptying=release)
+        timeout = _bounded(time_left, self._order_timeout)
         if attachment.emptying:
+            timeout /= 2
             retained = [one.handle_id for one in attachment.mirror.live()]
-            timeout = _bounded(time_left, self._order_timeout)
             await attachment.release(retained, timeout, ReleaseCause.ORDERED)
+        if not await attachment.drain_recorded(timeout):
+            state = "drains" if draining else "drains no more"
+            raise StoreUnavailable(
+                f"the engine {state}, but the directory does not know yet: ask once more"
+            )
         return attachment.engine
 
     def attached_engines(self) -> list[Attachment]:

@@ -36,7 +36,7 @@ from contraflow.core.errors import (
 )
 from contraflow.core.fleet import Engine
 from contraflow.core.handle import LIVE, ClaimRequest, State
-from contraflow.runtime.clock import Clock
+from contraflow.runtime.clock import Clock, happens
 from contraflow.v1 import engine_link_service_pb2 as link_pb
 from contraflow.v1 import handle_pb2
 
@@ -78,6 +78,7 @@ class Attachment:
         self._observe_pull = observe_pull
         self._observe_handle = observe_handle
         self._drain_ordered = False
+        self._drain_recorded = asyncio.Event()
         # By handle id, of open orders, and of claimed handles that end with their claims.
         self._release_causes: dict[str, ReleaseCause] = {}
 
@@ -117,6 +118,16 @@ class Attachment:
         self._drain_ordered = True
         self.emptying = draining and emptying
         self._set_draining(draining)
+
+    async def drain_recorded(self, timeout: float) -> bool:
+        """Whether the directory knows what was ordered last, or does so within ``timeout``
+        seconds. An agent that dies before forgets it."""
+        return await happens(self._drain_recorded, self._clock, timeout)
+
+    def recorded(self, engine: Engine) -> None:
+        """The directory holds this of the engine."""
+        if engine.draining is self.engine.draining:
+            self._drain_recorded.set()
 
     def resume_drain(self) -> None:
         """An earlier agent process had the engine drain; what was ordered here counts more."""
@@ -259,6 +270,8 @@ class Attachment:
         return ReleaseCause.SUPERSEDED if superseded else ReleaseCause.ROOM
 
     def _set_draining(self, draining: bool) -> None:
+        if draining is not self.engine.draining:
+            self._drain_recorded.clear()
         self.engine = replace(self.engine, draining=draining)
         self.changed.set()
 

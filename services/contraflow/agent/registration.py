@@ -88,6 +88,8 @@ class EngineRegistration:
             try:
                 self._publication.note(self._attachment.take_changes())
                 registration_id = await self._hold_lease()
+                if self._registered is not None:
+                    self._attachment.recorded(self._registered)
                 await self._publish(registration_id)
             except ContraflowError as error:
                 self._note(error)
@@ -119,12 +121,13 @@ class EngineRegistration:
             self._attachment.resume_drain()
 
     async def _hold_lease(self) -> str:
-        if self._registered is None:
+        registration = self._registration
+        if registration is None:
             await self._resume_drain()
         engine = replace(self._attachment.engine, agent_address=self._agent_address)
-        registration = self._registration
         if registration is None or engine != self._registered or self._in_doubt:
             known = registration.registration_id if registration and not self._in_doubt else ""
+            self._registered = None  # without an answer it is one or the other
             registration = await self._directory.register(engine, self._ttl, known)
             self._in_doubt = False
             if registration.registration_id != known:

@@ -171,6 +171,8 @@ class AgentServiceServicer(object):
         Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (ENGINE_NOT_ATTACHED);
         FAILED_PRECONDITION (ENGINE_INCARNATION_STALE); DEADLINE_EXCEEDED
         (ENGINE_UNRESPONSIVE): it drains, what it retains is still there; ask again.
+        UNAVAILABLE (STORE_UNAVAILABLE): it is as asked, but the directory does not know yet, so
+        that routers do not either, and this agent would forget it in a restart; ask again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -297,6 +297,8 @@ class AgentServiceStub(typing.Generic[_AgentServiceAcquireHandleType, _AgentServ
     Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (ENGINE_NOT_ATTACHED);
     FAILED_PRECONDITION (ENGINE_INCARNATION_STALE); DEADLINE_EXCEEDED
     (ENGINE_UNRESPONSIVE): it drains, what it retains is still there; ask again.
+    UNAVAILABLE (STORE_UNAVAILABLE): it is as asked, but the directory does not know yet, so
+    that routers do not either, and this agent would forget it in a restart; ask again.
     """
 
 AgentServiceAsyncStub: typing_extensions.TypeAlias = AgentServiceStub[
@@ -446,6 +448,8 @@ class AgentServiceServicer(metaclass=abc.ABCMeta):
         Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); NOT_FOUND (ENGINE_NOT_ATTACHED);
         FAILED_PRECONDITION (ENGINE_INCARNATION_STALE); DEADLINE_EXCEEDED
         (ENGINE_UNRESPONSIVE): it drains, what it retains is still there; ask again.
+        UNAVAILABLE (STORE_UNAVAILABLE): it is as asked, but the directory does not know yet, so
+        that routers do not either, and this agent would forget it in a restart; ask again.
         """
 
 def add_AgentServiceServicer_to_server(servicer: AgentServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -27,23 +27,29 @@ from contraflow.wire.convert import duration
 
 _MEAN_GAP_SECONDS = 3.0
 _CALL_SECONDS = 5.0
+_Code = grpc.StatusCode
 
 
 class People:
-    """Each does something now and then, until cancelled."""
+    """Each does something now and then, until they are told to ``stop``."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._random = Random(world.random.getrandbits(64))
         self._part = Part("outside")
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Nothing new; what is going on is ended, an engine that drains put back."""
+        self._stopped = True
 
     async def run(self) -> None:
-        """Without end."""
+        """Until stopped."""
         doings = (
             self._end_session, self._drain, self._release, self._abandon,
             self._steal, self._replay, self._grope, self._come_late,
         )  # fmt: skip
-        while True:
+        while not self._stopped:
             await asyncio.sleep(self._random.expovariate(1 / _MEAN_GAP_SECONDS))
             with suppress(grpc.aio.AioRpcError):
                 await self._random.choice(doings)()
@@ -71,8 +77,10 @@ class People:
         engine = self._random.choice(engines)
         if engine.options.role != "decode" or world.down.total():
             return
-        agent = self._random.choice(world.agents())
-        stub = AgentServiceStub(self._channel(agent.address))
+        agents = [one for one in world.agents() if one.link_address == engine.options.agent]
+        if not agents:
+            return
+        stub = AgentServiceStub(self._channel(agents[0].address))
         release = self._random.random() < 0.5
         request = agent_pb.DrainEngineRequest(
             engine_id=engine.engine_id, draining=True, release_handles=release
@@ -88,14 +96,19 @@ class People:
             world.trouble()
 
     async def _until_done(self, stub: Any, undo: agent_pb.DrainEngineRequest) -> None:
-        for _ in range(20):
+        while True:
             try:
                 await stub.DrainEngine(undo, timeout=_CALL_SECONDS)
                 return
             except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.NOT_FOUND:
-                    return  # it has gone, or was never there
+                gone = error.code() in (_Code.NOT_FOUND, _Code.FAILED_PRECONDITION)
+                if gone and not self._lives(undo.engine_id):
+                    return
                 await asyncio.sleep(2.0)
+
+    def _lives(self, engine_id: str) -> bool:
+        processes = self._world.engines()
+        return any(engine_id == one.engine_id for process in processes for one in process.engines)
 
     async def _steal(self) -> None:
         """A claim on a session of the one tenant in the name of the other."""

@@ -17,6 +17,14 @@ from contraflow.verify.net import Net, Part
 
 _BLACK_HOLE_SECONDS = 20.0  # what TCP takes to notice, where no deadline is set
 
+_TRIED_ONCE = frozenset({
+    "/contraflow.v1.DirectoryService/PublishSessions",
+    "/contraflow.v1.AgentService/DrainEngine",
+})  # fmt: skip
+"""gRPC carries out a call at most once: copies are made by clients that try again, elsewhere or
+later, which of these nobody does. A copy that came after the answer would undo what was published,
+withdrawn or ordered since."""
+
 
 class Server:
     """Serves servicers at an address, as part of a process. Give it to ``add_…_to_server``."""
@@ -118,7 +126,7 @@ class Channel:
         if net.happens(weather.lose / 2, "REQUEST_LOST"):
             await _lose(net)
         request = type(request).FromString(request.SerializeToString())
-        if net.happens(weather.repeat, "REQUEST_REPEATED"):
+        if method not in _TRIED_ONCE and net.happens(weather.repeat, "REQUEST_REPEATED"):
             server.part.spawn(_ignore(self._repeat(server, method, request)))
         task = server.part.spawn(server.answer(method, request, deadline, metadata))
         try:

@@ -74,10 +74,11 @@ async def _run(schedule: Schedule, result: Result) -> None:
     ]
     chaos = Chaos(world, schedule.seed, schedule.skip)
     faults = asyncio.create_task(chaos.run())
-    people = asyncio.create_task(People(world).run())
+    people = People(world)
+    doings = asyncio.create_task(people.run())
     await asyncio.gather(*(one.run() for one in conversations))
-    people.cancel()
-    await asyncio.wait([people])
+    people.stop()
+    await doings
     chaos.stop()
     await faults
     await check.reuse_returns(world)
