@@ -7,7 +7,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -117,25 +116,25 @@ async def test_scenario_03_turns_shortly_before_the_end_of_a_lease(short_lived: 
     with 4 seconds left has been renewed for the last time; with 6 left it may be about to be
     renewed."""
     cluster = short_lived
-    prompts = {}
-    for session in (sessions := [cluster.session() for _ in range(3)]):
-        prompt = cluster.text(160)
+
+    async def turn_with(left: float) -> str:
+        session, prompt = cluster.session(), cluster.text(160)
         first = await cluster.turn(prompt, session, tokens=100)
-        prompts[session] = prompt + first.ids + cluster.text(40)
+        prompt += first.ids + cluster.text(40)
         await cluster.until_handles(session, 1)
 
-    async def lease(session: str) -> float:
-        return max((seconds(found.ttl) for found in await cluster.handles(session)), default=0.0)
+        async def lease() -> float:
+            handles = await cluster.handles(session)
+            return max((seconds(found.ttl) for found in handles), default=0.0)
 
-    async def turn_with(left: float, session: str) -> str:
-        await until_good(partial(lease, session), lambda ttl: ttl < left, within=MAX_IDLE + TTL)
-        reply = await cluster.turn(prompts[session], session)
-        assert reply.ids == await cluster.reference(prompts[session])
+        await until_good(lease, lambda ttl: ttl < left, within=MAX_IDLE + TTL)
+        reply = await cluster.turn(prompt, session)
+        assert reply.ids == await cluster.reference(prompt)
         return reply.report["decision"]
 
-    assert await turn_with(10.0, sessions[0]) == "PULL"
-    await turn_with(6.0, sessions[1])
-    assert await turn_with(4.0, sessions[2]) == "RECOMPUTE"
+    assert await turn_with(10.0) == "PULL"
+    await turn_with(6.0)
+    assert await turn_with(4.0) == "RECOMPUTE"
 
 
 async def test_scenario_06_clients_that_leave_at_any_moment_leave_nothing_but_leases(
