@@ -29,16 +29,18 @@ async def test_always_pulls_what_is_below_the_threshold() -> None:
     config = config_of('decision = "always"\nrecompute_threshold_tokens = 4096')
     async with router_world(config) as world:
         assert await turn(world, 10) == ("PULL", "HANDLE_AVAILABLE")
-        assert world.prefill.last.ours["min_pull_tokens"] == 1
+        assert world.prefill.last.ours["decision"] == "PULL"
+        assert "min_pull_tokens" not in world.prefill.last.ours
 
 
-async def test_a_fit_computes_what_is_short_and_pulls_what_is_long() -> None:
+async def test_a_fit_claims_what_looks_long_and_computes_what_turns_out_to_be_short() -> None:
     async with router_world(config_of('decision = "fitted"')) as world:
         assert await turn(world, 299) == ("RECOMPUTE", "BELOW_THRESHOLD")
         assert not world.agent.acquired
-        assert await turn(world, 20_000) == ("PULL", "HANDLE_AVAILABLE")
-        # Of the 299 tokens that the owner grants, however many its cache lacks, none pay.
-        assert world.prefill.last.ours["min_pull_tokens"] == 300
+        # The 20,000 tokens that the record tells of would pay; the 299 that are granted do not.
+        assert await turn(world, 20_000) == ("RECOMPUTE", "BELOW_THRESHOLD")
+        assert len(world.agent.acquired) == 1
+        assert world.prefill.last.ours["decision"] == "RECOMPUTE"
 
 
 async def test_a_plan_is_explained_with_what_was_measured() -> None:
