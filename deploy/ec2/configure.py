@@ -17,7 +17,6 @@ RANKS = 8
 MODELS_FOLDER = "/opt/dlami/nvme/models"
 _DIRECTORY_PORT, _AGENT_PORT, _CLIENT_PORT, _PEER_PORT = 7400, 7410, 2379, 2380
 # Longer than any prompt: of a router with this nothing is ever pulled back.
-_NEVER = 1_000_000_000
 # Of prefill alone, as the reference: every prompt is computed, or pulled, from its beginning.
 _ROLE_ARGUMENTS = {"prefill": "--no-enable-prefix-caching", "decode": ""}
 _SHUTDOWN = "--shutdown-timeout 60"
@@ -90,8 +89,7 @@ def _router(directory: str, port: int, grpc_port: int) -> str:
 
 
 def _never_pulling(router: str) -> str:
-    name = "recompute_threshold_tokens = "
-    return _with_lines(router, {f"# {name}": f"{name}{_NEVER}"})
+    return _with_lines(router, {"# decision = ": 'decision = "never"'})
 
 
 def _etcd(own: str) -> str:

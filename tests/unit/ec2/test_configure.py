@@ -15,6 +15,7 @@ from deploy.ec2.outputs import environment
 from contraflow.agent.config import AgentConfig
 from contraflow.directory.config import DirectoryConfig
 from contraflow.router.config import RouterConfig
+from contraflow.router.costs import Decides
 from contraflow.runtime.config import parse
 
 PREFILL, DECODE = "10.1.0.5", "10.1.0.6"
@@ -62,8 +63,8 @@ def test_the_two_routers_differ_in_ports_and_in_what_is_worth_a_pull() -> None:
     made = files("prefill")
     both = parse(made["router.toml"], RouterConfig, "router.toml")
     one_way = parse(made["router-one-way.toml"], RouterConfig, "router-one-way.toml")
+    assert (both.decision, one_way.decision) == (Decides.THRESHOLD, Decides.NEVER)
     assert both.recompute_threshold_tokens < 2_000
-    assert one_way.recompute_threshold_tokens > 1_000_000
     ports = {one.listen.port for one in (both, one_way)}
     ports |= {one.grpc_listen.port for one in (both, one_way)}
     assert len(ports) == 4
