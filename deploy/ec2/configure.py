@@ -16,7 +16,6 @@ PORTS = {"prefill": 8100, "decode": 8200}
 RANKS = 8
 MODELS_FOLDER = "/opt/dlami/nvme/models"
 _DIRECTORY_PORT, _AGENT_PORT, _CLIENT_PORT, _PEER_PORT = 7400, 7410, 2379, 2380
-# Longer than any prompt: of a router with this nothing is ever pulled back.
 # Of prefill alone, as the reference: every prompt is computed, or pulled, from its beginning.
 _ROLE_ARGUMENTS = {"prefill": "--no-enable-prefix-caching", "decode": ""}
 _SHUTDOWN = "--shutdown-timeout 60"
