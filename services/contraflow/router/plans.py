@@ -60,7 +60,13 @@ def plan_to_proto(plan: Plan, load: Load) -> pb.PlanTurnResponse:
         decode_engine_id=plan.decode.engine_id,
         handle_id=plan.handle_id,
         handle_tokens=plan.handle_tokens,
-        candidates=[_candidate(candidate, plan, load) for candidate in plan.candidates],
+        # Of a plan they come in the order of a hash.
+        candidates=[
+            _candidate(one, plan, load)
+            for one in sorted(
+                plan.candidates, key=lambda one: (one.engine.role, one.engine.engine_id)
+            )
+        ],
     )
 
 
