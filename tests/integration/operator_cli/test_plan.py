@@ -32,7 +32,7 @@ def a_plan() -> pb.PlanTurnResponse:
         estimates=[
             pb.CostEstimate(
                 decision=pb.DECISION_PULL, pulled_tokens=32_000, computed_tokens=200,
-                time=duration(0.0421),
+                time=duration(0.0421), error=duration(0.003),
             ),
             pb.CostEstimate(
                 decision=pb.DECISION_RECOMPUTE, computed_tokens=32_200, time=duration(3.2)
@@ -56,7 +56,7 @@ async def test_a_plan_is_told_with_its_reason_costs_and_candidates(
     assert (asked.openai_json, asked.prompt_tokens) == ('{"messages": []}', 32_200)
     assert text.startswith("PULL: a decode engine holds a handle")
     for expected in (
-        "32,000 tokens, d1/7", "42.1 ms: 32,000 pulled, 200 computed", "0 pulled, 32,200 computed",
+        "32,000 tokens, d1/7", "42.1 ms ± 3.0 ms: 32,000 pulled, 200 computed", "3 s: 0 pulled, 32,200 computed",
         "draining", "home", "http://p1:1",
     ):  # fmt: skip
         assert expected in text

@@ -125,9 +125,9 @@ def _show(plan: dict[str, Any]) -> None:
         of = plan["handle_id"] or "its id is not known yet"
         click.echo(f"handle   {counted(plan['handle_tokens'], 'token')}, {of}")
     for one in plan["estimates"]:
+        error = f" ± {_short(one['error_seconds'])}" if one["error_seconds"] else ""
         click.echo(
-            f"{one['decision']} would take {_short(one['seconds'])} ± "
-            f"{_short(one['error_seconds'])}: "
+            f"{one['decision']} would take {_short(one['seconds'])}{error}: "
             f"{one['pulled_tokens']:,} pulled, {one['computed_tokens']:,} computed"
         )
     click.echo()
