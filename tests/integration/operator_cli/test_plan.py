@@ -56,8 +56,8 @@ async def test_a_plan_is_told_with_its_reason_costs_and_candidates(
     assert (asked.openai_json, asked.prompt_tokens) == ('{"messages": []}', 32_200)
     assert text.startswith("PULL: a decode engine holds a handle")
     for expected in (
-        "32,000 tokens, d1/7", "42.1 ms ± 3.0 ms: 32,000 pulled, 200 computed", "3 s: 0 pulled, 32,200 computed",
-        "draining", "home", "http://p1:1",
+        "32,000 tokens, d1/7", "42.1 ms ± 3.0 ms: 32,000 pulled, 200 computed",
+        "3 s: 0 pulled, 32,200 computed", "draining", "home", "http://p1:1",
     ):  # fmt: skip
         assert expected in text
     verdicts = {line.split()[0]: line.split()[-1] for line in text.splitlines()[-3:]}
