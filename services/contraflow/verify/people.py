@@ -27,7 +27,7 @@ from contraflow.wire.convert import duration
 
 _MEAN_GAP_SECONDS = 3.0
 _CALL_SECONDS = 5.0
-_Code = grpc.StatusCode
+_GONE = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.FAILED_PRECONDITION)
 
 
 class People:
@@ -101,7 +101,7 @@ class People:
                 await stub.DrainEngine(undo, timeout=_CALL_SECONDS)
                 return
             except grpc.aio.AioRpcError as error:
-                gone = error.code() in (_Code.NOT_FOUND, _Code.FAILED_PRECONDITION)
+                gone = error.code() in _GONE
                 if gone and not self._lives(undo.engine_id):
                     return
                 await asyncio.sleep(2.0)
