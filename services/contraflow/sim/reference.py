@@ -45,7 +45,7 @@ REPLY_TOKENS = 300
 
 _CLIENTS = 2
 _CONVERSATIONS_PER_CLIENT = 5
-_PROMPTS = 5
+PROMPTS = 5
 _WARM_UP = 0.2
 
 
@@ -56,8 +56,8 @@ def measured_prompts() -> Counter[int]:
     is through, for then there is no other to begin. What starts in the first fifth is warm-up.
     Some first prompts, for which there is nothing to pull, remain.
     """
-    rounds = [earlier for earlier in range(_PROMPTS - 1) for _ in range(_CONVERSATIONS_PER_CLIENT)]
-    by_start = sorted((*rounds, _PROMPTS - 1) * _CLIENTS)
+    rounds = [earlier for earlier in range(PROMPTS - 1) for _ in range(_CONVERSATIONS_PER_CLIENT)]
+    by_start = sorted((*rounds, PROMPTS - 1) * _CLIENTS)
     return Counter(by_start[int(_WARM_UP * len(by_start)) :])
 
 
