@@ -47,7 +47,8 @@ def loads(*, seed: int, as_json: bool) -> int:
     click.echo(
         "\nTTFT of the prompts that follow others. P s/turn: what prefill nodes compute for a "
         "turn.\nGiB·s/turn, peak: what decode nodes hold for pulls to come, of all and of the "
-        "fullest one."
+        "fullest one.\nThe model has long pulls shorter than they were: --reference tells by how "
+        "much."
     )
     return 0
 
@@ -59,10 +60,10 @@ def _rows(hardware: Hardware, seed: int) -> Iterator[_Row]:
         context = point.prompt(PROMPTS - 1) + REPLY_TOKENS
         fit_on_one = int(kv_memory(point.model) / (context * kv_bytes(point.model)))
         for name, clients, nodes, think in (
-            ("1P1D, as published", 2, (1, 1), 10.0),
-            ("1P1D, many clients", _MANY, (1, 1), 10.0),
-            ("4P2D, many clients", _MANY, (4, 2), 10.0),
-            ("1P1D, never idle", fit_on_one, (1, 1), 0.0),
+            ("1P1D", 2, (1, 1), 10.0),
+            ("1P1D", _MANY, (1, 1), 10.0),
+            ("4P2D", _MANY, (4, 2), 10.0),
+            ("1P1D, no pauses", fit_on_one, (1, 1), 0.0),
         ):
             for caching in (False, True):
                 for bidirectional in (False, True):
