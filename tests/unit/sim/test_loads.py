@@ -64,6 +64,16 @@ def test_who_is_alone_waits_as_long_as_the_published_ones_do(
 
 
 @MODELS
+def test_a_node_does_one_read_at_a_time(load: Load) -> None:
+    together = replace(load, clients=2, prefill=2, prompts=1, think_seconds=0.0)
+    first, second = sorted(turn.ttft for turn in play(together).turns)
+    tokens = 500 + load.prefix + NEW_TOKENS
+    reading = pull(load.model, tokens).seconds(HARDWARE) - HARDWARE.pull_setup_seconds
+    assert first == pytest.approx(alone(load, 0))
+    assert second == pytest.approx(first + reading)
+
+
+@MODELS
 def test_a_load_has_one_outcome_and_its_seed_another(load: Load) -> None:
     load = replace(load, **MANY)
     assert play(load) == play(load)
@@ -123,8 +133,9 @@ def test_every_prompt_is_answered_once_and_after_those_before_it(load: Load) -> 
 
 @MODELS
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_what_is_held_is_let_go(load: Load, nodes: int) -> None:
-    outcome = play(replace(load, decode=nodes, prefill=nodes, **MANY))
+@pytest.mark.parametrize("caching", [False, True])
+def test_what_is_held_is_let_go(load: Load, nodes: int, caching: bool) -> None:
+    outcome = play(replace(load, decode=nodes, prefill=nodes, caching=caching, **MANY))
     assert outcome.held_at_end == 0
     assert 0 < outcome.held_peak <= 0.5 * kv_memory(load.model)
 
