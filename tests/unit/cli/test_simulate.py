@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from contraflow.cli import simulate, simulate_loads
 from contraflow.cli.commands import commands
+from contraflow.sim.reference import LONG
 
 
 def test_each_end_point_is_a_row_and_how_many_are_off_is_told_last() -> None:
@@ -69,7 +70,7 @@ def test_several_nodes_many_clients_and_caching_are_among_them(
 
 
 def test_loads_are_a_table_without_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = [point for point in simulate_loads.LONG if point.model.name == "Qwen3-32B"]
+    few = [point for point in LONG if point.model.name == "Qwen3-32B"]
     monkeypatch.setattr(simulate_loads, "LONG", few)
     result = CliRunner().invoke(commands, ["simulate", "--loads"])
     lines = result.output.splitlines()

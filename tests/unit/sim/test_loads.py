@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ from contraflow.sim.reference import (
 HARDWARE = fit()
 QWEN = Load(QWEN3_32B, 24_000, bidirectional=True)
 GLM = Load(GLM_5_FP8, 20_000, bidirectional=True)
-MANY = {"clients": 12, "think_seconds": 5.0}
+MANY: dict[str, Any] = {"clients": 12, "think_seconds": 5.0}
 MODELS = pytest.mark.parametrize("load", [QWEN, GLM], ids=lambda load: load.model.name)
 
 
