@@ -39,7 +39,11 @@ _GPU_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """``think_seconds``: the mean, exponential. ``retained_share`` of a decode node's KV memory."""
+    """``conversations``: of each client, one after the other. ``prompts``: of each conversation.
+
+    ``prefill``, ``decode``: nodes. ``caching``: prefill nodes keep what they have computed.
+    ``think_seconds``: the mean, exponential. ``retained_share``: of a decode node's KV memory.
+    """
 
     model: Architecture
     prefix: int
