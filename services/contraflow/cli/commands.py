@@ -224,20 +224,32 @@ def verify(
 
 
 @commands.command()
-@click.option("--reference", is_flag=True, required=True, help="The reference's published times.")
+@click.option("--reference", is_flag=True, help="The reference's published times.")
+@click.option("--loads", is_flag=True, help="The reference's nodes under other loads.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the pauses of --loads.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def simulate(reference: bool, as_json: bool) -> None:
+def simulate(reference: bool, loads: bool, seed: int, as_json: bool) -> None:
     """Compute what the hardware makes of a workload, without any of it.
 
     --reference: TTFT and transfer times that were published for bidirectional transfer on p5en
     nodes, beside those of a model of FLOPs, bytes, descriptors and bandwidth that is fitted on the
     short prompts. Fails if one is off by more than 15 %.
 
+    --loads: what was not published, by the same model in virtual time: prefix caching on P, many
+    clients, several P and D, throughput, and the memory that D holds for pulls to come.
+
     \b
     Examples:
       contraflow simulate --reference
       contraflow simulate --reference --json
+      contraflow simulate --loads
     """
+    if reference == loads:
+        raise click.UsageError("Say --reference or --loads.")
+    if loads:
+        from contraflow.cli import simulate_loads
+
+        sys.exit(simulate_loads.loads(seed=seed, as_json=as_json))
     from contraflow.cli import simulate as command
 
     sys.exit(command.reference(as_json=as_json))

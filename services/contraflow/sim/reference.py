@@ -11,10 +11,12 @@ the six end points of the short lengths; the long ones are computed with them an
 at for any constant. They show what is missing: from the short to the long prompts the transfer
 metric grows by 100 ms (Qwen3-32B) and 81 ms (GLM-5-FP8), P's published prefill with a pull by 286
 and 225 ms, where it computes the same few tokens. A pull costs more than its transfer.
+docs/reference.md has the terms with their sources, and what else was tried.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from enum import StrEnum
@@ -36,12 +38,27 @@ CHUNK_TOKENS = 8192
 
 # Lengths that are named are those of the prefix of each conversation. By the published scripts,
 # vLLM's multi-turn benchmark puts 500 tokens before it that all conversations share, and sends
-# five prompts in ten turns, of 150 new tokens each, with replies of 300. The first ones have
-# nothing to pull and fall into the warm-up: the others are 1,775 tokens longer in the mean.
+# five prompts in ten turns, of 150 new tokens each, with replies of 300.
 COMMON_TOKENS = 500
 NEW_TOKENS = 150
 REPLY_TOKENS = 300
-TURNS_BEFORE = (1 + 2 + 3 + 4) / 4
+
+_CLIENTS = 2
+_CONVERSATIONS_PER_CLIENT = 5
+PROMPTS = 5
+_WARM_UP = 0.2
+
+
+def measured_prompts() -> Counter[int]:
+    """How many of the measured prompts follow so many earlier ones of their conversation.
+
+    Each of the benchmark's clients goes round its conversations and stops once the first of them
+    is through, for then there is no other to begin. What starts in the first fifth is warm-up.
+    Some first prompts, for which there is nothing to pull, remain.
+    """
+    rounds = [earlier for earlier in range(PROMPTS - 1) for _ in range(_CONVERSATIONS_PER_CLIENT)]
+    by_start = sorted((*rounds, PROMPTS - 1) * _CLIENTS)
+    return Counter(by_start[int(_WARM_UP * len(by_start)) :])
 
 
 class Quantity(StrEnum):
@@ -122,8 +139,14 @@ class EndPoint:
     @property
     def tokens(self) -> int:
         """Of the mean prompt that was measured."""
-        grown = TURNS_BEFORE * (NEW_TOKENS + REPLY_TOKENS)
-        return round(COMMON_TOKENS + self.prefix + grown + NEW_TOKENS)
+        counts = measured_prompts()
+        total = sum(self.prompt(earlier) * count for earlier, count in counts.items())
+        return round(total / counts.total())
+
+    def prompt(self, earlier: int) -> int:
+        """Tokens of one that follows so many earlier ones of its conversation."""
+        grown = earlier * (NEW_TOKENS + REPLY_TOKENS)
+        return COMMON_TOKENS + self.prefix + grown + NEW_TOKENS
 
 
 SHORT = (
@@ -178,6 +201,9 @@ class Terms:
         mine, others = (self.known, *self.weights), (other.known, *other.weights)
         return Terms(*(a + b for a, b in zip(mine, others, strict=True)))
 
+    def __mul__(self, times: float) -> Terms:
+        return Terms(self.known * times, *(weight * times for weight in self.weights))
+
     @property
     def weights(self) -> tuple[float, ...]:
         """In the order of ``PARAMETERS``."""
@@ -191,19 +217,35 @@ class Terms:
 
 
 def terms(point: EndPoint) -> Terms:
-    """The model of one end point."""
-    model, tokens = point.model, point.tokens
-    pulled = (tokens - NEW_TOKENS) // model.block_tokens * model.block_tokens
+    """The model of one end point: the mean of the prompts that were measured."""
+    counts = measured_prompts()
     if point.quantity is Quantity.TRANSFER:
-        return _pull(model, pulled)
-    rest = (
+        del counts[0]
+    total = Terms()
+    for earlier, count in counts.items():
+        total += _prompt(point, earlier) * (count / counts.total())
+    return total
+
+
+def _prompt(point: EndPoint, earlier: int) -> Terms:
+    model, tokens = point.model, point.prompt(earlier)
+    before = tokens - NEW_TOKENS if earlier else 0
+    held = before // model.block_tokens * model.block_tokens
+    if point.quantity is Quantity.TRANSFER:
+        return pull(model, held)
+    rest = answer(model, tokens, new=tokens - held)
+    if point.quantity is Quantity.OFF or not held:
+        return rest + compute(model, tokens, context=0)
+    return rest + pull(model, held) + compute(model, tokens - held, context=held)
+
+
+def answer(model: Architecture, tokens: int, new: int) -> Terms:
+    """All of a turn but P's work: servers, D's pull of what it lacks, its first token."""
+    return (
         Terms(known=2 * HOST_SECONDS_PER_TOKEN * tokens, requests=1)
-        + _pull(model, tokens - pulled)
+        + pull(model, new)
         + Terms(weight_reads=model.token_weight_bytes / HBM_PEAK)
     )
-    if point.quantity is Quantity.OFF:
-        return rest + _compute(model, tokens, context=0)
-    return rest + _pull(model, pulled) + _compute(model, tokens - pulled, context=pulled)
 
 
 def fit(points: Sequence[EndPoint] = SHORT) -> Hardware:
@@ -213,7 +255,8 @@ def fit(points: Sequence[EndPoint] = SHORT) -> Hardware:
     return Hardware(*solve(rows, [1 - one.known / seconds for one, seconds in found]))
 
 
-def _compute(model: Architecture, tokens: int, context: int) -> Terms:
+def compute(model: Architecture, tokens: int, context: int) -> Terms:
+    """P's computing of ``tokens`` that follow ``context`` ones."""
     pairs = tokens * (context + tokens / 2)
     ideal = (
         2 * model.active_parameters * tokens / model.linear_peak
@@ -224,7 +267,8 @@ def _compute(model: Architecture, tokens: int, context: int) -> Terms:
     return Terms(ideal_compute=ideal, weight_reads=chunks * model.weight_bytes / HBM_PEAK)
 
 
-def _pull(model: Architecture, tokens: int) -> Terms:
+def pull(model: Architecture, tokens: int) -> Terms:
+    """Reading the KV of ``tokens`` from the other node, each rank its own."""
     blocks = -(-tokens // model.block_tokens)
     return Terms(
         known=tokens * model.rank_kv_bytes / RANK_BANDWIDTH,

@@ -17,7 +17,10 @@ from contraflow.sim.reference import (
     EndPoint,
     Hardware,
     Quantity,
+    compute,
     fit,
+    measured_prompts,
+    pull,
     terms,
 )
 
@@ -50,9 +53,27 @@ def test_the_fit_has_seen_no_long_prompt_and_fewer_parameters_than_points() -> N
     assert len(PARAMETERS) <= 5 < len(SHORT)
 
 
-def test_the_mean_prompt_is_that_of_turns_with_something_to_pull() -> None:
-    prompts = [500 + 2_000 + 150 + turn * 450 for turn in range(1, 5)]
+def test_a_fifth_of_the_prompts_is_warm_up_and_some_first_ones_are_left() -> None:
+    # Two clients with five conversations each: four rounds, and one prompt of the fifth. Of the
+    # 42, the first eight are left out: all of them first prompts.
+    assert measured_prompts() == {0: 2, 1: 10, 2: 10, 3: 10, 4: 2}
+
+
+def test_the_mean_prompt_is_that_of_the_measured_ones() -> None:
+    prompts = [
+        500 + 2_000 + 150 + earlier * 450
+        for earlier, count in {0: 2, 1: 10, 2: 10, 3: 10, 4: 2}.items()
+        for _ in range(count)
+    ]
     assert SHORT[0].tokens == sum(prompts) / len(prompts)
+
+
+def test_first_prompts_are_computed_whichever_way_the_others_go() -> None:
+    # Two of 34 have nothing to pull: at least that share of what OFF computes is in ON as well.
+    on, off = (terms(EndPoint(QWEN3_32B, q, 24_000, 1.0)) for q in (Quantity.ON, Quantity.OFF))
+    first = compute(QWEN3_32B, 500 + 24_000 + 150, context=0)
+    assert on.ideal_compute > 2 / 34 * first.ideal_compute
+    assert on.ideal_compute < 0.1 * off.ideal_compute
 
 
 def test_all_parameters_are_possible() -> None:
@@ -82,7 +103,7 @@ def test_a_pull_gains_more_on_longer_prompts(model: Architecture) -> None:
 
 def test_kv_and_pieces_are_those_of_the_models() -> None:
     assert QWEN3_32B.rank_kv_bytes * 8 == 262_144
-    transfer = terms(EndPoint(QWEN3_32B, Quantity.TRANSFER, 14_375, 1.0))
+    transfer = pull(QWEN3_32B, 16_000)
     assert (transfer.pulls, transfer.descriptors, transfer.weight_reads) == (1, 128_000, 0)
 
 
