@@ -16,6 +16,7 @@ from contraflow.core.errors import (
     EngineIdReused,
     InvalidArgument,
     RegistrationNotFound,
+    RegistrationOutdated,
 )
 from contraflow.core.fleet import Engine, Session
 from contraflow.runtime.backoff import Backoff
@@ -39,7 +40,7 @@ class Directory(Protocol):
 
     async def find_engine(self, engine_id: str) -> Engine | None: ...
     async def register(
-        self, engine: Engine, ttl: float, registration_id: str = ""
+        self, engine: Engine, ttl: float, registration_id: str = "", sequence: int = 0
     ) -> Registration: ...
     async def renew(self, registration_id: str) -> Registration: ...
     async def deregister(self, registration_id: str) -> None: ...
@@ -75,6 +76,9 @@ class EngineRegistration:
         self._registration: Registration | None = None
         self._registered: Engine | None = None
         self._renew_at = 0.0
+        self._sequence = 0
+        """Of the last registration: one without an answer may be carried out late, and must not
+        put back what was told after it."""
         self._in_doubt = False
         """A publication has had no answer. It may still be carried out, however late, and over
         what came after it: under a lease that has ended it can not."""
@@ -128,7 +132,8 @@ class EngineRegistration:
         if registration is None or engine != self._registered or self._in_doubt:
             known = registration.registration_id if registration and not self._in_doubt else ""
             self._registered = None  # without an answer it is one or the other
-            registration = await self._directory.register(engine, self._ttl, known)
+            self._sequence += 1
+            registration = await self._directory.register(engine, self._ttl, known, self._sequence)
             self._in_doubt = False
             if registration.registration_id != known:
                 # Records of an earlier lease end with it. Cancelled in the call, we learn that
@@ -194,6 +199,9 @@ class EngineRegistration:
             self._forget()
             log.info("registration_lapsed", engine_id=engine_id)
             return
+        if isinstance(error, RegistrationOutdated):
+            # An agent that has started anew, or one of its calls has come late.
+            self._sequence = int(error.metadata.get("sequence", "0"))
         if isinstance(error, EngineIdReused):
             self._on_id_reused(engine_id)
         log.warning("directory_failed", engine_id=engine_id, reason=error.reason, error=str(error))

@@ -35,6 +35,7 @@ class Reason(StrEnum):
     UNAUTHENTICATED = "UNAUTHENTICATED"
     AMBIGUOUS_SESSION = "AMBIGUOUS_SESSION"
     ENGINE_FAILED = "ENGINE_FAILED"
+    REGISTRATION_OUTDATED = "REGISTRATION_OUTDATED"
 
 
 class ContraflowError(Exception):
@@ -130,6 +131,12 @@ class RegistrationNotFound(ContraflowError):
     """The registration has lapsed: register again and publish everything."""
 
     reason = Reason.REGISTRATION_NOT_FOUND
+
+
+class RegistrationOutdated(ContraflowError):
+    """More has been told of the engine since; metadata ``sequence`` is the recorded one."""
+
+    reason = Reason.REGISTRATION_OUTDATED
 
 
 class NoEligibleEngine(ContraflowError):

@@ -14,12 +14,13 @@ from contraflow.core.errors import (
     InvalidArgument,
     NotFound,
     RegistrationNotFound,
+    RegistrationOutdated,
     StoreUnavailable,
 )
 from contraflow.core.fleet import Engine, Session
 from contraflow.directory.config import LimitsConfig, LivenessConfig
 from contraflow.directory.pages import page
-from contraflow.directory.records import Records
+from contraflow.directory.records import Records, Registered
 from contraflow.directory.validation import require_batch, require_engine, session_error
 from contraflow.directory.view import Event, View
 from contraflow.runtime.clock import Clock, happens
@@ -69,32 +70,37 @@ class Directory:
         self.watchers = 0
 
     async def register(
-        self, engine: Engine, ttl: float | None, registration_id: str = ""
+        self, engine: Engine, ttl: float | None, registration_id: str = "", sequence: int = 0
     ) -> tuple[str, float]:
-        """Registration id and TTL granted. Raises EngineIdReused, InvalidArgument.
+        """Registration id and TTL granted. Raises EngineIdReused, InvalidArgument,
+        RegistrationOutdated.
 
         It goes on under ``registration_id``, if that is the incarnation's and alive. Else the
-        sessions of an earlier registration of the incarnation go with it.
+        sessions of an earlier registration of the incarnation go with it. The same call once
+        more, of one ``sequence``, is granted what the first was.
         """
         require_engine(engine)
         key = self._records.engine_key(engine.engine_id)
         for _ in range(_REGISTER_ATTEMPTS):
             [known] = await self._store.get([key])
-            nonce, old_lease = self._records.registered(known) if known else ("", 0)
-            if nonce and nonce != engine.boot_nonce:
+            former = self._records.registered(known)
+            if former.boot_nonce and former.boot_nonce != engine.boot_nonce:
                 raise EngineIdReused(
                     "the engine id is alive with another boot nonce", engine_id=engine.engine_id
                 )
+            old_lease, again = former.lease_id, _is_again(former, engine, sequence)
             expected = known.revision if known else ABSENT
-            if old_lease and old_lease == _lease_id(registration_id):
+            if old_lease and (again or old_lease == _lease_id(registration_id)):
                 with suppress(LeaseNotFound):
                     granted = await self._store.keepalive(old_lease)
-                    value = self._records.encode_engine(engine, old_lease)
+                    if again:
+                        return f"{old_lease:x}", granted
+                    value = self._records.encode_engine(engine, old_lease, sequence)
                     if await self._store.put_if(key, value, expected, old_lease) is None:
                         continue
                     return registration_id, granted
             lease = await self._store.grant(self._clamp(ttl))
-            value = self._records.encode_engine(engine, lease.lease_id)
+            value = self._records.encode_engine(engine, lease.lease_id, sequence)
             if await self._store.put_if(key, value, expected, lease.lease_id) is not None:
                 if old_lease:
                     await self._store.revoke(old_lease)
@@ -230,6 +236,18 @@ class Directory:
         liveness = self._liveness
         wished = liveness.default_ttl_seconds if ttl is None else ttl
         return min(max(wished, liveness.min_ttl_seconds), liveness.max_ttl_seconds)
+
+
+def _is_again(former: Registered, engine: Engine, sequence: int) -> bool:
+    """True if this very call was carried out before. Raises RegistrationOutdated."""
+    if sequence == 0 or sequence > former.sequence:
+        return False
+    if sequence == former.sequence and former.engine == engine:
+        return True
+    raise RegistrationOutdated(
+        "more has been told of the engine since: register above the recorded sequence",
+        sequence=str(former.sequence),
+    )
 
 
 def _lease_id(registration_id: str) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import structlog
 from google.protobuf.message import DecodeError
 
@@ -13,6 +15,17 @@ from contraflow.store.port import Change, Item
 from contraflow.wire.convert import LONGEST_SECONDS, engine_from_proto, engine_to_proto
 
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A registration as recorded. ``lease_id`` 0: there is none. ``engine`` is None if its role
+    is of a later release."""
+
+    boot_nonce: str
+    lease_id: int
+    sequence: int
+    engine: Engine | None
 
 
 class Records:
@@ -33,9 +46,9 @@ class Records:
         """Key of a session's record."""
         return self._sessions + session_key
 
-    def encode_engine(self, engine: Engine, lease_id: int) -> bytes:
+    def encode_engine(self, engine: Engine, lease_id: int, sequence: int) -> bytes:
         """Value of an engine's record."""
-        record = EngineRecord(engine=engine_to_proto(engine), lease_id=lease_id)
+        record = EngineRecord(engine=engine_to_proto(engine), lease_id=lease_id, sequence=sequence)
         return record.SerializeToString()
 
     def encode_session(self, session: Session) -> bytes:
@@ -53,14 +66,16 @@ class Records:
             retained_unix_ms=_unix_ms(wall_ms, session.retained_at - now),
         ).SerializeToString()
 
-    def registered(self, item: Item) -> tuple[str, int]:
-        """Boot nonce and lease of a registered engine; neither, if the record is unreadable."""
+    def registered(self, item: Item | None) -> Registered:
+        """Who is registered; nobody, if there is no record or it is unreadable."""
         record = EngineRecord()
-        try:
-            record.ParseFromString(item.value)
-        except DecodeError:
-            log.warning("record_unreadable", key=item.key)
-        return record.engine.boot_nonce, record.lease_id
+        if item is not None:
+            try:
+                record.ParseFromString(item.value)
+            except DecodeError:
+                log.warning("record_unreadable", key=item.key)
+        engine = engine_from_proto(record.engine)
+        return Registered(record.engine.boot_nonce, record.lease_id, record.sequence, engine)
 
     def handle_id(self, item: Item) -> str:
         """The handle that a session's record names; empty if the record is unreadable."""

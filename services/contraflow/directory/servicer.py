@@ -40,7 +40,7 @@ class DirectoryServicer(DirectoryServiceServicer):
             raise InvalidArgument("the engine needs a known role", field="engine.role")
         ttl = seconds(request.ttl) if request.HasField("ttl") else None
         registration_id, granted = await self._directory.register(
-            engine, ttl, request.registration_id
+            engine, ttl, request.registration_id, request.sequence
         )
         return pb.RegisterEngineResponse(registration_id=registration_id, ttl=duration(granted))
 

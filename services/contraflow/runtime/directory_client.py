@@ -93,11 +93,19 @@ class DirectoryClient:
         for channel in self._channels:
             await channel.close()
 
-    async def register(self, engine: Engine, ttl: float, registration_id: str = "") -> Registration:
+    async def register(
+        self, engine: Engine, ttl: float, registration_id: str = "", sequence: int = 0
+    ) -> Registration:
         """Register an incarnation, or change what is registered under ``registration_id``, which
-        goes on if it is alive. Raises EngineIdReused, StoreUnavailable."""
+        goes on if it is alive. A try without an answer may be carried out late: ``sequence``, if
+        not 0, rises with each call, and what is not above the recorded one is refused.
+
+        Raises EngineIdReused, RegistrationOutdated, StoreUnavailable."""
         request = pb.RegisterEngineRequest(
-            engine=engine_to_proto(engine), ttl=duration(ttl), registration_id=registration_id
+            engine=engine_to_proto(engine),
+            ttl=duration(ttl),
+            registration_id=registration_id,
+            sequence=sequence,
         )
         sent_at = self._clock.now()
         response = await self._call(

@@ -46,6 +46,7 @@ STATUS_CODES: dict[Reason, grpc.StatusCode] = {
     Reason.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
     Reason.AMBIGUOUS_SESSION: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.ENGINE_FAILED: grpc.StatusCode.UNAVAILABLE,
+    Reason.REGISTRATION_OUTDATED: grpc.StatusCode.FAILED_PRECONDITION,
 }
 
 

@@ -28,61 +28,61 @@ from contraflow.v1 import session_pb2 as contraflow_dot_v1_dot_session__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%contraflow/v1/directory_service.proto\x12\rcontraflow.v1\x1a\x1a\x63ontraflow/v1/engine.proto\x1a\x1a\x63ontraflow/v1/errors.proto\x1a\x1b\x63ontraflow/v1/session.proto\x1a\x1egoogle/protobuf/duration.proto\"\x7f\n\x15RegisterEngineRequest\x12%\n\x06\x65ngine\x18\x01 \x01(\x0b\x32\x15.contraflow.v1.Engine\x12&\n\x03ttl\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\x0fregistration_id\x18\x03 \x01(\t\"Y\n\x16RegisterEngineResponse\x12\x17\n\x0fregistration_id\x18\x01 \x01(\t\x12&\n\x03ttl\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"-\n\x12RenewEngineRequest\x12\x17\n\x0fregistration_id\x18\x01 \x01(\t\"=\n\x13RenewEngineResponse\x12&\n\x03ttl\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"2\n\x17\x44\x65registerEngineRequest\x12\x17\n\x0fregistration_id\x18\x01 \x01(\t\"\x1a\n\x18\x44\x65registerEngineResponse\"[\n\x16PublishSessionsRequest\x12\x17\n\x0fregistration_id\x18\x01 \x01(\t\x12(\n\x08sessions\x18\x02 \x03(\x0b\x32\x16.contraflow.v1.Session\"X\n\x17PublishSessionsResponse\x12+\n\x08statuses\x18\x01 \x03(\x0b\x32\x19.contraflow.v1.ItemStatus\x12\x10\n\x08revision\x18\x02 \x01(\x03\";\n\x11SessionWithdrawal\x12\x13\n\x0bsession_key\x18\x01 \x01(\t\x12\x11\n\thandle_id\x18\x02 \x01(\t\"P\n\x17WithdrawSessionsRequest\x12\x35\n\x0bwithdrawals\x18\x01 \x03(\x0b\x32 .contraflow.v1.SessionWithdrawal\"G\n\x18WithdrawSessionsResponse\x12+\n\x08statuses\x18\x01 \x03(\x0b\x32\x19.contraflow.v1.ItemStatus\"%\n\x10GetEngineRequest\x12\x11\n\tengine_id\x18\x01 \x01(\t\":\n\x11GetEngineResponse\x12%\n\x06\x65ngine\x18\x01 \x01(\x0b\x32\x15.contraflow.v1.Engine\";\n\x12ListEnginesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"V\n\x13ListEnginesResponse\x12&\n\x07\x65ngines\x18\x01 \x03(\x0b\x32\x15.contraflow.v1.Engine\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"(\n\x11GetSessionRequest\x12\x13\n\x0bsession_key\x18\x01 \x01(\t\"=\n\x12GetSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.contraflow.v1.Session\"<\n\x13ListSessionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"Y\n\x14ListSessionsResponse\x12(\n\x08sessions\x18\x01 \x03(\x0b\x32\x16.contraflow.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"&\n\x0cWatchRequest\x12\x16\n\x0estart_revision\x18\x01 \x01(\x03\"1\n\x07Removal\x12\x11\n\tengine_id\x18\x01 \x01(\t\x12\x13\n\x0bsession_key\x18\x02 \x01(\t\"\x8a\x02\n\rWatchResponse\x12\'\n\x06\x65ngine\x18\x01 \x01(\x0b\x32\x15.contraflow.v1.EngineH\x00\x12)\n\x07session\x18\x02 \x01(\x0b\x32\x16.contraflow.v1.SessionH\x00\x12)\n\x07removal\x18\x03 \x01(\x0b\x32\x16.contraflow.v1.RemovalH\x00\x12\x32\n\x0csnapshot_end\x18\x04 \x01(\x0b\x32\x1a.contraflow.v1.SnapshotEndH\x00\x12+\n\x08progress\x18\x05 \x01(\x0b\x32\x17.contraflow.v1.ProgressH\x00\x12\x10\n\x08revision\x18\x06 \x01(\x03\x42\x07\n\x05\x65vent\"\r\n\x0bSnapshotEnd\"\n\n\x08Progress2\x8b\x07\n\x10\x44irectoryService\x12]\n\x0eRegisterEngine\x12$.contraflow.v1.RegisterEngineRequest\x1a%.contraflow.v1.RegisterEngineResponse\x12T\n\x0bRenewEngine\x12!.contraflow.v1.RenewEngineRequest\x1a\".contraflow.v1.RenewEngineResponse\x12\x63\n\x10\x44\x65registerEngine\x12&.contraflow.v1.DeregisterEngineRequest\x1a\'.contraflow.v1.DeregisterEngineResponse\x12`\n\x0fPublishSessions\x12%.contraflow.v1.PublishSessionsRequest\x1a&.contraflow.v1.PublishSessionsResponse\x12\x63\n\x10WithdrawSessions\x12&.contraflow.v1.WithdrawSessionsRequest\x1a\'.contraflow.v1.WithdrawSessionsResponse\x12N\n\tGetEngine\x12\x1f.contraflow.v1.GetEngineRequest\x1a .contraflow.v1.GetEngineResponse\x12T\n\x0bListEngines\x12!.contraflow.v1.ListEnginesRequest\x1a\".contraflow.v1.ListEnginesResponse\x12Q\n\nGetSession\x12 .contraflow.v1.GetSessionRequest\x1a!.contraflow.v1.GetSessionResponse\x12W\n\x0cListSessions\x12\".contraflow.v1.ListSessionsRequest\x1a#.contraflow.v1.ListSessionsResponse\x12\x44\n\x05Watch\x12\x1b.contraflow.v1.WatchRequest\x1a\x1c.contraflow.v1.WatchResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%contraflow/v1/directory_service.proto\x12\rcontraflow.v1\x1a\x1a\x63ontraflow/v1/engine.proto\x1a\x1a\x63ontraflow/v1/errors.proto\x1a\x1b\x63ontraflow/v1/session.proto\x1a\x1egoogle/protobuf/duration.proto\"\x91\x01\n\x15RegisterEngineRequest\x12%\n\x06\x65ngine\x18\x01 \x01(\x0b\x32\x15.contraflow.v1.Engine\x12&\n\x03ttl\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\x0fregistration_id\x18\x03 \x01(\t\x12\x10\n\x08sequence\x18\x04 \x01(\x04\"Y\n\x16RegisterEngineResponse\x12\x17\n\x0fregistration_id\x18\x01 \x01(\t\x12&\n\x03ttl\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"-\n\x12RenewEngineRequest\x12\x17\n\x0fregistration_id\x18\x01 \x01(\t\"=\n\x13RenewEngineResponse\x12&\n\x03ttl\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"2\n\x17\x44\x65registerEngineRequest\x12\x17\n\x0fregistration_id\x18\x01 \x01(\t\"\x1a\n\x18\x44\x65registerEngineResponse\"[\n\x16PublishSessionsRequest\x12\x17\n\x0fregistration_id\x18\x01 \x01(\t\x12(\n\x08sessions\x18\x02 \x03(\x0b\x32\x16.contraflow.v1.Session\"X\n\x17PublishSessionsResponse\x12+\n\x08statuses\x18\x01 \x03(\x0b\x32\x19.contraflow.v1.ItemStatus\x12\x10\n\x08revision\x18\x02 \x01(\x03\";\n\x11SessionWithdrawal\x12\x13\n\x0bsession_key\x18\x01 \x01(\t\x12\x11\n\thandle_id\x18\x02 \x01(\t\"P\n\x17WithdrawSessionsRequest\x12\x35\n\x0bwithdrawals\x18\x01 \x03(\x0b\x32 .contraflow.v1.SessionWithdrawal\"G\n\x18WithdrawSessionsResponse\x12+\n\x08statuses\x18\x01 \x03(\x0b\x32\x19.contraflow.v1.ItemStatus\"%\n\x10GetEngineRequest\x12\x11\n\tengine_id\x18\x01 \x01(\t\":\n\x11GetEngineResponse\x12%\n\x06\x65ngine\x18\x01 \x01(\x0b\x32\x15.contraflow.v1.Engine\";\n\x12ListEnginesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"V\n\x13ListEnginesResponse\x12&\n\x07\x65ngines\x18\x01 \x03(\x0b\x32\x15.contraflow.v1.Engine\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"(\n\x11GetSessionRequest\x12\x13\n\x0bsession_key\x18\x01 \x01(\t\"=\n\x12GetSessionResponse\x12\'\n\x07session\x18\x01 \x01(\x0b\x32\x16.contraflow.v1.Session\"<\n\x13ListSessionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"Y\n\x14ListSessionsResponse\x12(\n\x08sessions\x18\x01 \x03(\x0b\x32\x16.contraflow.v1.Session\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"&\n\x0cWatchRequest\x12\x16\n\x0estart_revision\x18\x01 \x01(\x03\"1\n\x07Removal\x12\x11\n\tengine_id\x18\x01 \x01(\t\x12\x13\n\x0bsession_key\x18\x02 \x01(\t\"\x8a\x02\n\rWatchResponse\x12\'\n\x06\x65ngine\x18\x01 \x01(\x0b\x32\x15.contraflow.v1.EngineH\x00\x12)\n\x07session\x18\x02 \x01(\x0b\x32\x16.contraflow.v1.SessionH\x00\x12)\n\x07removal\x18\x03 \x01(\x0b\x32\x16.contraflow.v1.RemovalH\x00\x12\x32\n\x0csnapshot_end\x18\x04 \x01(\x0b\x32\x1a.contraflow.v1.SnapshotEndH\x00\x12+\n\x08progress\x18\x05 \x01(\x0b\x32\x17.contraflow.v1.ProgressH\x00\x12\x10\n\x08revision\x18\x06 \x01(\x03\x42\x07\n\x05\x65vent\"\r\n\x0bSnapshotEnd\"\n\n\x08Progress2\x8b\x07\n\x10\x44irectoryService\x12]\n\x0eRegisterEngine\x12$.contraflow.v1.RegisterEngineRequest\x1a%.contraflow.v1.RegisterEngineResponse\x12T\n\x0bRenewEngine\x12!.contraflow.v1.RenewEngineRequest\x1a\".contraflow.v1.RenewEngineResponse\x12\x63\n\x10\x44\x65registerEngine\x12&.contraflow.v1.DeregisterEngineRequest\x1a\'.contraflow.v1.DeregisterEngineResponse\x12`\n\x0fPublishSessions\x12%.contraflow.v1.PublishSessionsRequest\x1a&.contraflow.v1.PublishSessionsResponse\x12\x63\n\x10WithdrawSessions\x12&.contraflow.v1.WithdrawSessionsRequest\x1a\'.contraflow.v1.WithdrawSessionsResponse\x12N\n\tGetEngine\x12\x1f.contraflow.v1.GetEngineRequest\x1a .contraflow.v1.GetEngineResponse\x12T\n\x0bListEngines\x12!.contraflow.v1.ListEnginesRequest\x1a\".contraflow.v1.ListEnginesResponse\x12Q\n\nGetSession\x12 .contraflow.v1.GetSessionRequest\x1a!.contraflow.v1.GetSessionResponse\x12W\n\x0cListSessions\x12\".contraflow.v1.ListSessionsRequest\x1a#.contraflow.v1.ListSessionsResponse\x12\x44\n\x05Watch\x12\x1b.contraflow.v1.WatchRequest\x1a\x1c.contraflow.v1.WatchResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'contraflow.v1.directory_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REGISTERENGINEREQUEST']._serialized_start=173
-  _globals['_REGISTERENGINEREQUEST']._serialized_end=300
-  _globals['_REGISTERENGINERESPONSE']._serialized_start=302
-  _globals['_REGISTERENGINERESPONSE']._serialized_end=391
-  _globals['_RENEWENGINEREQUEST']._serialized_start=393
-  _globals['_RENEWENGINEREQUEST']._serialized_end=438
-  _globals['_RENEWENGINERESPONSE']._serialized_start=440
-  _globals['_RENEWENGINERESPONSE']._serialized_end=501
-  _globals['_DEREGISTERENGINEREQUEST']._serialized_start=503
-  _globals['_DEREGISTERENGINEREQUEST']._serialized_end=553
-  _globals['_DEREGISTERENGINERESPONSE']._serialized_start=555
-  _globals['_DEREGISTERENGINERESPONSE']._serialized_end=581
-  _globals['_PUBLISHSESSIONSREQUEST']._serialized_start=583
-  _globals['_PUBLISHSESSIONSREQUEST']._serialized_end=674
-  _globals['_PUBLISHSESSIONSRESPONSE']._serialized_start=676
-  _globals['_PUBLISHSESSIONSRESPONSE']._serialized_end=764
-  _globals['_SESSIONWITHDRAWAL']._serialized_start=766
-  _globals['_SESSIONWITHDRAWAL']._serialized_end=825
-  _globals['_WITHDRAWSESSIONSREQUEST']._serialized_start=827
-  _globals['_WITHDRAWSESSIONSREQUEST']._serialized_end=907
-  _globals['_WITHDRAWSESSIONSRESPONSE']._serialized_start=909
-  _globals['_WITHDRAWSESSIONSRESPONSE']._serialized_end=980
-  _globals['_GETENGINEREQUEST']._serialized_start=982
-  _globals['_GETENGINEREQUEST']._serialized_end=1019
-  _globals['_GETENGINERESPONSE']._serialized_start=1021
-  _globals['_GETENGINERESPONSE']._serialized_end=1079
-  _globals['_LISTENGINESREQUEST']._serialized_start=1081
-  _globals['_LISTENGINESREQUEST']._serialized_end=1140
-  _globals['_LISTENGINESRESPONSE']._serialized_start=1142
-  _globals['_LISTENGINESRESPONSE']._serialized_end=1228
-  _globals['_GETSESSIONREQUEST']._serialized_start=1230
-  _globals['_GETSESSIONREQUEST']._serialized_end=1270
-  _globals['_GETSESSIONRESPONSE']._serialized_start=1272
-  _globals['_GETSESSIONRESPONSE']._serialized_end=1333
-  _globals['_LISTSESSIONSREQUEST']._serialized_start=1335
-  _globals['_LISTSESSIONSREQUEST']._serialized_end=1395
-  _globals['_LISTSESSIONSRESPONSE']._serialized_start=1397
-  _globals['_LISTSESSIONSRESPONSE']._serialized_end=1486
-  _globals['_WATCHREQUEST']._serialized_start=1488
-  _globals['_WATCHREQUEST']._serialized_end=1526
-  _globals['_REMOVAL']._serialized_start=1528
-  _globals['_REMOVAL']._serialized_end=1577
-  _globals['_WATCHRESPONSE']._serialized_start=1580
-  _globals['_WATCHRESPONSE']._serialized_end=1846
-  _globals['_SNAPSHOTEND']._serialized_start=1848
-  _globals['_SNAPSHOTEND']._serialized_end=1861
-  _globals['_PROGRESS']._serialized_start=1863
-  _globals['_PROGRESS']._serialized_end=1873
-  _globals['_DIRECTORYSERVICE']._serialized_start=1876
-  _globals['_DIRECTORYSERVICE']._serialized_end=2783
+  _globals['_REGISTERENGINEREQUEST']._serialized_start=174
+  _globals['_REGISTERENGINEREQUEST']._serialized_end=319
+  _globals['_REGISTERENGINERESPONSE']._serialized_start=321
+  _globals['_REGISTERENGINERESPONSE']._serialized_end=410
+  _globals['_RENEWENGINEREQUEST']._serialized_start=412
+  _globals['_RENEWENGINEREQUEST']._serialized_end=457
+  _globals['_RENEWENGINERESPONSE']._serialized_start=459
+  _globals['_RENEWENGINERESPONSE']._serialized_end=520
+  _globals['_DEREGISTERENGINEREQUEST']._serialized_start=522
+  _globals['_DEREGISTERENGINEREQUEST']._serialized_end=572
+  _globals['_DEREGISTERENGINERESPONSE']._serialized_start=574
+  _globals['_DEREGISTERENGINERESPONSE']._serialized_end=600
+  _globals['_PUBLISHSESSIONSREQUEST']._serialized_start=602
+  _globals['_PUBLISHSESSIONSREQUEST']._serialized_end=693
+  _globals['_PUBLISHSESSIONSRESPONSE']._serialized_start=695
+  _globals['_PUBLISHSESSIONSRESPONSE']._serialized_end=783
+  _globals['_SESSIONWITHDRAWAL']._serialized_start=785
+  _globals['_SESSIONWITHDRAWAL']._serialized_end=844
+  _globals['_WITHDRAWSESSIONSREQUEST']._serialized_start=846
+  _globals['_WITHDRAWSESSIONSREQUEST']._serialized_end=926
+  _globals['_WITHDRAWSESSIONSRESPONSE']._serialized_start=928
+  _globals['_WITHDRAWSESSIONSRESPONSE']._serialized_end=999
+  _globals['_GETENGINEREQUEST']._serialized_start=1001
+  _globals['_GETENGINEREQUEST']._serialized_end=1038
+  _globals['_GETENGINERESPONSE']._serialized_start=1040
+  _globals['_GETENGINERESPONSE']._serialized_end=1098
+  _globals['_LISTENGINESREQUEST']._serialized_start=1100
+  _globals['_LISTENGINESREQUEST']._serialized_end=1159
+  _globals['_LISTENGINESRESPONSE']._serialized_start=1161
+  _globals['_LISTENGINESRESPONSE']._serialized_end=1247
+  _globals['_GETSESSIONREQUEST']._serialized_start=1249
+  _globals['_GETSESSIONREQUEST']._serialized_end=1289
+  _globals['_GETSESSIONRESPONSE']._serialized_start=1291
+  _globals['_GETSESSIONRESPONSE']._serialized_end=1352
+  _globals['_LISTSESSIONSREQUEST']._serialized_start=1354
+  _globals['_LISTSESSIONSREQUEST']._serialized_end=1414
+  _globals['_LISTSESSIONSRESPONSE']._serialized_start=1416
+  _globals['_LISTSESSIONSRESPONSE']._serialized_end=1505
+  _globals['_WATCHREQUEST']._serialized_start=1507
+  _globals['_WATCHREQUEST']._serialized_end=1545
+  _globals['_REMOVAL']._serialized_start=1547
+  _globals['_REMOVAL']._serialized_end=1596
+  _globals['_WATCHRESPONSE']._serialized_start=1599
+  _globals['_WATCHRESPONSE']._serialized_end=1865
+  _globals['_SNAPSHOTEND']._serialized_start=1867
+  _globals['_SNAPSHOTEND']._serialized_end=1880
+  _globals['_PROGRESS']._serialized_start=1882
+  _globals['_PROGRESS']._serialized_end=1892
+  _globals['_DIRECTORYSERVICE']._serialized_start=1895
+  _globals['_DIRECTORYSERVICE']._serialized_end=2802
 # @@protoc_insertion_point(module_scope)

@@ -13,14 +13,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RegisterEngineRequest(_message.Message):
-    __slots__ = ("engine", "ttl", "registration_id")
+    __slots__ = ("engine", "ttl", "registration_id", "sequence")
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     TTL_FIELD_NUMBER: _ClassVar[int]
     REGISTRATION_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     engine: _engine_pb2.Engine
     ttl: _duration_pb2.Duration
     registration_id: str
-    def __init__(self, engine: _Optional[_Union[_engine_pb2.Engine, _Mapping]] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., registration_id: _Optional[str] = ...) -> None: ...
+    sequence: int
+    def __init__(self, engine: _Optional[_Union[_engine_pb2.Engine, _Mapping]] = ..., ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., registration_id: _Optional[str] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class RegisterEngineResponse(_message.Message):
     __slots__ = ("registration_id", "ttl")

@@ -103,7 +103,8 @@ class DirectoryServiceServicer(object):
         the sessions of the earlier one go. Only agents call this.
 
         Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); ALREADY_EXISTS (ENGINE_ID_REUSED)
-        if the id is alive with another boot nonce; UNAVAILABLE (STORE_UNAVAILABLE).
+        if the id is alive with another boot nonce; FAILED_PRECONDITION
+        (REGISTRATION_OUTDATED); UNAVAILABLE (STORE_UNAVAILABLE).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -287,7 +287,8 @@ class DirectoryServiceStub(typing.Generic[_DirectoryServiceRegisterEngineType, _
     the sessions of the earlier one go. Only agents call this.
 
     Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); ALREADY_EXISTS (ENGINE_ID_REUSED)
-    if the id is alive with another boot nonce; UNAVAILABLE (STORE_UNAVAILABLE).
+    if the id is alive with another boot nonce; FAILED_PRECONDITION
+    (REGISTRATION_OUTDATED); UNAVAILABLE (STORE_UNAVAILABLE).
     """
 
     RenewEngine: _DirectoryServiceRenewEngineType
@@ -419,7 +420,8 @@ class DirectoryServiceServicer(metaclass=abc.ABCMeta):
         the sessions of the earlier one go. Only agents call this.
 
         Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); ALREADY_EXISTS (ENGINE_ID_REUSED)
-        if the id is alive with another boot nonce; UNAVAILABLE (STORE_UNAVAILABLE).
+        if the id is alive with another boot nonce; FAILED_PRECONDITION
+        (REGISTRATION_OUTDATED); UNAVAILABLE (STORE_UNAVAILABLE).
         """
 
     @abc.abstractmethod

@@ -30,6 +30,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_UNAUTHENTICATED: _ClassVar[ErrorReason]
     ERROR_REASON_AMBIGUOUS_SESSION: _ClassVar[ErrorReason]
     ERROR_REASON_ENGINE_FAILED: _ClassVar[ErrorReason]
+    ERROR_REASON_REGISTRATION_OUTDATED: _ClassVar[ErrorReason]
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_INVALID_ARGUMENT: ErrorReason
 ERROR_REASON_HANDLE_NOT_FOUND: ErrorReason
@@ -53,6 +54,7 @@ ERROR_REASON_INTERNAL: ErrorReason
 ERROR_REASON_UNAUTHENTICATED: ErrorReason
 ERROR_REASON_AMBIGUOUS_SESSION: ErrorReason
 ERROR_REASON_ENGINE_FAILED: ErrorReason
+ERROR_REASON_REGISTRATION_OUTDATED: ErrorReason
 
 class ItemStatus(_message.Message):
     __slots__ = ("code", "reason", "message")

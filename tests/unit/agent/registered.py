@@ -18,6 +18,7 @@ from contraflow.core.errors import (
     ContraflowError,
     InvalidArgument,
     RegistrationNotFound,
+    RegistrationOutdated,
 )
 from contraflow.core.fleet import Engine, Session
 from contraflow.core.handle import State
@@ -40,15 +41,20 @@ class Directory:
         self.failure: ContraflowError | None = None
         self.refused: set[str] = set()
         self.engine: Engine | None = None
+        self.sequence = 0
         self._count = 0
 
     async def find_engine(self, engine_id: str) -> Engine | None:
         self._maybe_fail()
         return self.engine
 
-    async def register(self, engine: Engine, ttl: float, registration_id: str = "") -> Registration:
+    async def register(
+        self, engine: Engine, ttl: float, registration_id: str = "", sequence: int = 0
+    ) -> Registration:
         self._maybe_fail()
-        self.engine = engine
+        if self.alive() and sequence <= self.sequence:
+            raise RegistrationOutdated("late", sequence=str(self.sequence))
+        self.engine, self.sequence = engine, sequence
         if self.alive() and self.lease and self.lease.registration_id == registration_id:
             return await self.renew(registration_id)
         self._count += 1

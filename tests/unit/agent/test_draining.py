@@ -42,8 +42,8 @@ async def test_a_drain_that_is_ordered_while_the_engine_is_registered_is_told(
     world = World()
     register = world.directory.register
 
-    async def drained_meanwhile(one: Engine, ttl: float, known: str = "") -> Registration:
-        registration = await register(one, ttl, known)
+    async def drained_meanwhile(one: Engine, ttl: float, known: str, sequence: int) -> Registration:
+        registration = await register(one, ttl, known, sequence)
         if not one.draining:
             world.attachment.drain(True)
         return registration
@@ -95,8 +95,8 @@ async def test_an_order_that_was_heard_without_an_answer_is_told_again_if_it_cha
     world = World()
     directory, register = world.directory, world.directory.register
 
-    async def loses_the_answer(one: Engine, ttl: float, known: str = "") -> Registration:
-        await register(one, ttl, known)
+    async def loses_the_answer(one: Engine, ttl: float, known: str, sequence: int) -> Registration:
+        await register(one, ttl, known, sequence)
         raise StoreUnavailable("no answer")
 
     async with world.running():

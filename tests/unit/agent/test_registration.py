@@ -95,6 +95,16 @@ async def test_a_changed_engine_keeps_its_registration_and_its_sessions() -> Non
         assert world.directory.batches == [1]
 
 
+async def test_an_agent_that_has_started_anew_registers_above_what_is_recorded() -> None:
+    world = World(sessions=2)
+    known = await world.directory.register(engine(), TTL, "", 41)
+    async with world.running():
+        await world.idle(TTL / 3)
+        assert world.directory.lease != known
+        assert world.directory.sequence == 42
+        assert world.directory.sessions == world.expected()
+
+
 async def test_the_end_takes_engine_and_sessions_out() -> None:
     world = World()
     async with world.running():

@@ -14,6 +14,7 @@ from contraflow.core.errors import (
     InvalidArgument,
     NotFound,
     RegistrationNotFound,
+    RegistrationOutdated,
     RevisionCompacted,
 )
 from contraflow.core.fleet import Engine, Role, Session
@@ -142,6 +143,41 @@ async def test_a_registration_that_is_named_goes_on_with_its_sessions(world: Wor
     await world.settle()
     assert world.directory.get_engine("e1").draining
     assert world.directory.get_session(KEY).handle_id == "h1"
+
+
+async def test_a_registration_that_comes_late_puts_nothing_back(world: World) -> None:
+    known, _ = await world.directory.register(engine(), 10, "", 1)
+    await world.directory.register(engine(draining=True), 10, known, 2)
+    await world.directory.register(engine(), 10, known, 3)
+    for named in (known, ""):
+        with pytest.raises(RegistrationOutdated) as caught:
+            await world.directory.register(engine(draining=True), 10, named, 2)
+        assert caught.value.metadata == {"sequence": "3"}
+    await world.settle()
+    assert not world.directory.get_engine("e1").draining
+    assert await world.directory.renew(known) == 10
+
+
+async def test_one_sequence_for_two_things_is_refused(world: World) -> None:
+    # An agent that has started anew counts as the one before it did.
+    await world.directory.register(engine(), 10, "", 1)
+    with pytest.raises(RegistrationOutdated):
+        await world.directory.register(engine(draining=True), 10, "", 1)
+    await world.directory.register(engine(draining=True), 10, "", 2)
+    await world.settle()
+    assert world.directory.get_engine("e1").draining
+
+
+async def test_a_registration_that_is_sent_again_is_granted_once(world: World) -> None:
+    known, _ = await world.directory.register(engine(), 10, "", 1)
+    await world.directory.publish(known, [session(world)])
+    assert await world.directory.register(engine(), 10, "", 1) == (known, 10)
+    await world.settle()
+    assert world.directory.get_session(KEY).handle_id == "h1"
+    world.clock.advance(11)
+    again, _ = await world.directory.register(engine(), 10, "", 1)
+    assert again != known
+    assert await world.directory.renew(again) == 10
 
 
 @pytest.mark.parametrize("named", ["another", "lapsed", "no number"])

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from contraflow.v1 import engine_pb2 as contraflow_dot_v1_dot_engine__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#contraflow/storage/v1/records.proto\x12\x15\x63ontraflow.storage.v1\x1a\x1a\x63ontraflow/v1/engine.proto\"G\n\x0c\x45ngineRecord\x12%\n\x06\x65ngine\x18\x01 \x01(\x0b\x32\x15.contraflow.v1.Engine\x12\x10\n\x08lease_id\x18\x02 \x01(\x03\"\xd2\x01\n\rSessionRecord\x12\x13\n\x0bsession_key\x18\x01 \x01(\t\x12\x11\n\tengine_id\x18\x02 \x01(\t\x12\x15\n\ragent_address\x18\x03 \x01(\t\x12\x11\n\thandle_id\x18\x04 \x01(\t\x12\x12\n\nnum_tokens\x18\x05 \x01(\x04\x12\x16\n\x0emessage_digest\x18\x06 \x01(\t\x12\x17\n\x0f\x65xpires_unix_ms\x18\x07 \x01(\x03\x12\x10\n\x08\x62ranches\x18\x08 \x01(\r\x12\x18\n\x10retained_unix_ms\x18\t \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#contraflow/storage/v1/records.proto\x12\x15\x63ontraflow.storage.v1\x1a\x1a\x63ontraflow/v1/engine.proto\"Y\n\x0c\x45ngineRecord\x12%\n\x06\x65ngine\x18\x01 \x01(\x0b\x32\x15.contraflow.v1.Engine\x12\x10\n\x08lease_id\x18\x02 \x01(\x03\x12\x10\n\x08sequence\x18\x03 \x01(\x04\"\xd2\x01\n\rSessionRecord\x12\x13\n\x0bsession_key\x18\x01 \x01(\t\x12\x11\n\tengine_id\x18\x02 \x01(\t\x12\x15\n\ragent_address\x18\x03 \x01(\t\x12\x11\n\thandle_id\x18\x04 \x01(\t\x12\x12\n\nnum_tokens\x18\x05 \x01(\x04\x12\x16\n\x0emessage_digest\x18\x06 \x01(\t\x12\x17\n\x0f\x65xpires_unix_ms\x18\x07 \x01(\x03\x12\x10\n\x08\x62ranches\x18\x08 \x01(\r\x12\x18\n\x10retained_unix_ms\x18\t \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,7 +33,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'contraflow.storage.v1.recor
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ENGINERECORD']._serialized_start=90
-  _globals['_ENGINERECORD']._serialized_end=161
-  _globals['_SESSIONRECORD']._serialized_start=164
-  _globals['_SESSIONRECORD']._serialized_end=374
+  _globals['_ENGINERECORD']._serialized_end=179
+  _globals['_SESSIONRECORD']._serialized_start=182
+  _globals['_SESSIONRECORD']._serialized_end=392
 # @@protoc_insertion_point(module_scope)

@@ -7,12 +7,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EngineRecord(_message.Message):
-    __slots__ = ("engine", "lease_id")
+    __slots__ = ("engine", "lease_id", "sequence")
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     engine: _engine_pb2.Engine
     lease_id: int
-    def __init__(self, engine: _Optional[_Union[_engine_pb2.Engine, _Mapping]] = ..., lease_id: _Optional[int] = ...) -> None: ...
+    sequence: int
+    def __init__(self, engine: _Optional[_Union[_engine_pb2.Engine, _Mapping]] = ..., lease_id: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class SessionRecord(_message.Message):
     __slots__ = ("session_key", "engine_id", "agent_address", "handle_id", "num_tokens", "message_digest", "expires_unix_ms", "branches", "retained_unix_ms")
