@@ -37,7 +37,7 @@ def required() -> list[str]:
         *(f"pull {outcome}" for outcome in PULLS),
         *(f"use {use}" for use in USES),
         *(f"retried {retry}" for retry in Retry),
-        "drained", "prefill unreachable", "session ended",
+        "decode only", "drained decode", "drained prefill", "prefill unreachable", "session ended",
     ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 
 from contraflow.core.errors import Reason
+from contraflow.core.fleet import Role
 from contraflow.core.handle import Handle
 from contraflow.core.session import session_key
 from contraflow.runtime.grpc_errors import from_rpc_error
@@ -72,10 +73,11 @@ class People:
     async def _drain(self) -> None:
         world = self._world
         engines = [one for process in world.engines() for one in process.engines]
-        if len(world.named("decode")) < 2 or not engines:
+        if not engines:
             return
         engine = self._random.choice(engines)
-        if engine.options.role != "decode" or world.down.total():
+        decode = engine.options.role is Role.DECODE
+        if decode and (len(world.named("decode")) < 2 or world.down.total()):
             return
         agents = [one for one in world.agents() if one.link_address == engine.options.agent]
         if not agents:
@@ -85,15 +87,17 @@ class People:
         request = agent_pb.DrainEngineRequest(
             engine_id=engine.engine_id, draining=True, release_handles=release
         )
-        world.trouble()
+        if decode:
+            world.trouble()
         try:
             await stub.DrainEngine(request, timeout=_CALL_SECONDS)
-            world.seen["drained"] += 1
+            world.seen[f"drained {engine.options.role}"] += 1
             await asyncio.sleep(self._random.uniform(0, 20))
         finally:
             undo = agent_pb.DrainEngineRequest(engine_id=engine.engine_id, draining=False)
             await self._until_done(stub, undo)
-            world.trouble()
+            if decode:
+                world.trouble()
 
     async def _until_done(self, stub: Any, undo: agent_pb.DrainEngineRequest) -> None:
         while True:
