@@ -37,6 +37,7 @@ class PlanReason(StrEnum):
     AMBIGUOUS_SESSION = "AMBIGUOUS_SESSION"
     PREFILL_UNREACHABLE = "PREFILL_UNREACHABLE"
     NO_PREFILL_ENGINE = "NO_PREFILL_ENGINE"
+    SHORT_SUFFIX = "SHORT_SUFFIX"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +61,15 @@ class TurnRequest:
     ``session_key`` is what the turn's own handle will be retained under; a turn that names its
     session looks for the last handle under the same key, any other under that of ``continues``.
     ``skips_prefix_cache``: the engine would drop external tokens too (prompt_logprobs,
-    echo, n > 1), so a handle would be consumed unread.
+    echo, n > 1), so a handle would be consumed unread. ``added``: message digests that earlier
+    turns of this history may have had, and of how many tokens at most what came after them is.
     """
 
     model: str
     session_key: str = ""
     skips_prefix_cache: bool = False
     continues: Continuation | None = None
+    added: tuple[tuple[str, float], ...] = ()
 
     @property
     def lookup_key(self) -> str:
@@ -76,9 +79,11 @@ class TurnRequest:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The operator's settings. A handle of fewer tokens is not pulled; infinite: none is."""
+    """The operator's settings. A handle of fewer tokens is not pulled; infinite: none is. Decode
+    alone gets a turn that adds fewer tokens to what it holds; zero: no such turn."""
 
     recompute_threshold_tokens: float = 64
+    decode_only_below_tokens: int = 0
 
 
 Least = Callable[[Engine, Engine, int], float]
@@ -147,7 +152,7 @@ def plan_turn(
     pull = decision is Decision.PULL
     return Plan(
         decode=decode,
-        prefill=prefill,
+        prefill=prefill if decision is not Decision.DECODE_ONLY else None,
         decision=decision,
         reason=reason,
         home=home if pull else None,
@@ -310,6 +315,10 @@ def _decide(
     if current and named and current.branches > 1:
         current = None  # the record tells of the newest branch only
     tokens = current.num_tokens if current else 0
+    if current and home.engine_id == decode.engine_id:
+        most = dict(request.added).get(current.message_digest, math.inf)
+        if most < policy.decode_only_below_tokens:
+            return Decision.DECODE_ONLY, PlanReason.SHORT_SUFFIX, 0, ""
     if not (_can_pull(prefill, home) and _of_one_class(prefill, decode)):
         return recompute(PlanReason.INCOMPATIBLE, tokens)
     threshold = policy.recompute_threshold_tokens

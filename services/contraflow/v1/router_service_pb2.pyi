@@ -34,6 +34,7 @@ class DecisionReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DECISION_REASON_AMBIGUOUS_SESSION: _ClassVar[DecisionReason]
     DECISION_REASON_PREFILL_UNREACHABLE: _ClassVar[DecisionReason]
     DECISION_REASON_NO_PREFILL_ENGINE: _ClassVar[DecisionReason]
+    DECISION_REASON_SHORT_SUFFIX: _ClassVar[DecisionReason]
 DECISION_UNSPECIFIED: Decision
 DECISION_PULL: Decision
 DECISION_RECOMPUTE: Decision
@@ -51,6 +52,7 @@ DECISION_REASON_LEASE_TOO_SHORT: DecisionReason
 DECISION_REASON_AMBIGUOUS_SESSION: DecisionReason
 DECISION_REASON_PREFILL_UNREACHABLE: DecisionReason
 DECISION_REASON_NO_PREFILL_ENGINE: DecisionReason
+DECISION_REASON_SHORT_SUFFIX: DecisionReason
 
 class Message(_message.Message):
     __slots__ = ("role", "content", "extra_json")

@@ -110,3 +110,52 @@ def test_decode_refuses_and_another_takes_its_place() -> None:
     assert (other.decode.engine_id, other.prefill) == ("d2", None)
     assert is_decode_only(other)
     assert without(plan(D), D) is None
+
+
+# A turn that adds little.
+
+BEFORE = "b" * 32
+HELD = replace(SESSION, message_digest=BEFORE)
+
+
+def short(
+    *engines: Engine, below: int = 100, session: Session = HELD, **fields: object
+) -> tuple[str, str]:
+    known = FleetView({one.engine_id: one for one in engines}, {session.session_key: session})
+    request = replace(TurnRequest("m", KEY, added=((BEFORE, 99.0),)), **fields)  # type: ignore[arg-type]
+    found = plan_turn(known, request, {}, Policy(decode_only_below_tokens=below))
+    assert (found.prefill is None) is (found.decision is Decision.DECODE_ONLY)
+    assert found.holder is engines[0]
+    return found.decision, found.reason
+
+
+def test_the_home_computes_a_few_tokens_itself() -> None:
+    assert short(D, P) == ("DECODE_ONLY", "SHORT_SUFFIX")
+    by_messages = {"session_key": "c" * 32, "continues": Continuation(KEY)}
+    assert short(D, P, **by_messages) == ("DECODE_ONLY", "SHORT_SUFFIX")
+
+
+@pytest.mark.parametrize("below", [0, 99])
+def test_it_is_a_setting(below: int) -> None:
+    assert short(D, P, below=below) == ("PULL", "HANDLE_AVAILABLE")
+
+
+@pytest.mark.parametrize(
+    "added", [(), ((BEFORE, 100.0),), (("c" * 32, 1.0),), ((BEFORE, float("inf")),)],
+    ids=["unknown", "too many", "of another history", "not countable"],
+)  # fmt: skip
+def test_what_is_not_surely_little_goes_to_prefill(added: object) -> None:
+    assert short(D, P, added=added) == ("PULL", "HANDLE_AVAILABLE")
+
+
+def test_only_the_home_has_the_rest() -> None:
+    assert short(replace(D, draining=True), engine("d2"), P, session=HELD)[0] == "PULL"
+
+
+def test_a_record_of_several_branches_tells_of_the_newest_only() -> None:
+    named = {"session_key": "c" * 32, "continues": Continuation(KEY, "turn-1", "d")}
+    assert short(D, P, session=replace(HELD, branches=2), **named)[0] == "PULL"
+
+
+def test_what_skips_the_prefix_cache_would_find_nothing_there() -> None:
+    assert short(D, P, skips_prefix_cache=True) == ("RECOMPUTE", "UNSUPPORTED_REQUEST")
