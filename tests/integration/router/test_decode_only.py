@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.fake_engine import FakeEngine
 from tests.support.owner import owned_world
-from tests.support.router_stub import chat, kinds, read
-from tests.support.router_world import KEY, SESSION, World
+from tests.support.router_stub import chat, kinds, read, router_stub
+from tests.support.router_world import KEY, SESSION, World, config_of
 from tests.support.wait import until
 
 from contraflow.core.fleet import Role
@@ -138,3 +139,48 @@ async def test_the_metrics_tell_it_apart(world: World) -> None:
               "denial": ""}  # fmt: skip
     value = world.app.metrics.registry.get_sample_value("contraflow_router_turns_total", labels)
     assert value == 1
+
+
+@either
+@pytest.mark.parametrize(
+    ("below", "decision"), [(0, "PULL"), (50, "PULL"), (500, "DECODE_ONLY")]
+)  # fmt: skip
+async def test_a_turn_that_adds_little_stays_at_its_home_if_the_operator_wants_it(
+    session: dict[str, Any], below: int, decision: str
+) -> None:
+    config = config_of(f"decode_only_below_tokens = {below}")
+    async with owned_world(config) as (world, owner), router_stub(world) as stub:
+        first = await world.chat(**session, **history(world, 1))
+        owner.publish(world.replica)
+        body = {"model": "tiny", **session, **history(world, 2)}
+        planned = await stub.PlanTurn(
+            pb.PlanTurnRequest(tenant="default", openai_json=json.dumps(body))
+        )
+        assert planned.decision == pb.Decision.Value(f"DECISION_{decision}")
+        world.prefill.received.clear()
+
+        second = await world.chat(**session, **history(world, 2))
+
+        assert second.plan["decision"] == decision
+        if decision == "DECODE_ONLY":
+            assert second.plan["reason"] == "SHORT_SUFFIX"
+            assert not world.prefill.received
+            assert not owner.acquired
+            left = [second.plan["turn"]]
+            await until(lambda: list(owner.handles()) == left, "the first is released")
+            owner.publish(world.replica)
+            # Much is added: prefill pulls what decode has retained.
+            long = history(world, 3)
+            long["messages"][-1]["content"] = "x" * 500
+            third = await world.chat(**session, **long)
+            assert third.plan["decision"] == "PULL"
+            assert owner.reads == left
+        else:
+            assert owner.reads == [first.plan["turn"]]
+
+
+async def test_a_first_turn_is_long_however_short() -> None:
+    config = config_of("decode_only_below_tokens = 100000")
+    async with owned_world(config) as (world, _):
+        answer = await world.chat(**SESSION)
+        assert (answer.plan["decision"], answer.plan["prefill"]) == ("RECOMPUTE", "p1")
