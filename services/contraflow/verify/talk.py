@@ -186,8 +186,6 @@ class Conversation:
     def _count(self, report: dict[str, str]) -> None:
         seen = self.world.seen
         seen[f"plan {report.get('reason')}"] += 1
-        seen["prefill unreachable"] += report.get("reason") == "PREFILL_UNREACHABLE"
-        seen["decode only"] += report.get("decision") == "DECODE_ONLY"
         if outcome := report.get("outcome"):
             seen[f"pull {outcome}"] += 1
         if denial := report.get("denial"):

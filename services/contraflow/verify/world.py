@@ -213,6 +213,7 @@ class World:
             cluster_secret=SECRET.decode(),
             tenants={tenant: TenantConfig((key,)) for tenant, key in TENANTS.items()},
             recompute_threshold_tokens=4,
+            decode_only_below_tokens=self.shape.decode_only_below,
             claim_start_by_seconds=self.shape.start_by,
             acquire_deadline_seconds=0.25,
         )

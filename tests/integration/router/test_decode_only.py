@@ -31,7 +31,7 @@ def drain_prefill(world: World) -> None:
     world.know(replace(world.prefill.engine, draining=True))
 
 
-async def test_decode_computes_and_retains(world: World) -> None:
+async def test_scenario_33_decode_computes_and_retains(world: World) -> None:
     drain_prefill(world)
 
     answer = await world.chat(**SESSION)

@@ -55,7 +55,7 @@ def is_decode_only(found: Plan) -> bool:
      (engine("p", draining=True), engine("p2", served_models=("other",)))],
     ids=["none", "drained", "of another model", "one of each"],
 )  # fmt: skip
-def test_nobody_can_prefill(prefills: tuple[Engine, ...]) -> None:
+def test_scenario_33_nobody_can_prefill(prefills: tuple[Engine, ...]) -> None:
     found = plan(D, *prefills)
     assert is_decode_only(found)
     assert found.decode is D
