@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -40,7 +41,7 @@ async def longest_gap(suffix: int, *, cached: bool) -> float:
     await answer("turn", [*history, *[100] * suffix], 2)
     instants = await other
     await engine.close()
-    return max(after - before for before, after in zip(instants, instants[1:], strict=False))
+    return max(after - before for before, after in pairwise(instants))
 
 
 @pytest.mark.parametrize(
