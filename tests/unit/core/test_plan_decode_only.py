@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -131,7 +132,7 @@ def short(
 
 def test_the_home_computes_a_few_tokens_itself() -> None:
     assert short(D, P) == ("DECODE_ONLY", "SHORT_SUFFIX")
-    by_messages = {"session_key": "c" * 32, "continues": Continuation(KEY)}
+    by_messages: dict[str, Any] = {"session_key": "c" * 32, "continues": Continuation(KEY)}
     assert short(D, P, **by_messages) == ("DECODE_ONLY", "SHORT_SUFFIX")
 
 
@@ -153,7 +154,7 @@ def test_only_the_home_has_the_rest() -> None:
 
 
 def test_a_record_of_several_branches_tells_of_the_newest_only() -> None:
-    named = {"session_key": "c" * 32, "continues": Continuation(KEY, "turn-1", "d")}
+    named: dict[str, Any] = {"session_key": "c" * 32, "continues": Continuation(KEY, "turn-1", "d")}
     assert short(D, P, session=replace(HELD, branches=2), **named)[0] == "PULL"
 
 
