@@ -20,6 +20,7 @@ from contraflow.v1 import agent_service_pb2 as agent_pb
 from contraflow.v1 import router_service_pb2 as router_pb
 from contraflow.v1.agent_service_pb2_grpc import AgentServiceStub
 from contraflow.v1.router_service_pb2_grpc import RouterServiceStub
+from contraflow.verify.engines import Engine
 from contraflow.verify.net import Part
 from contraflow.verify.rpc import dial
 from contraflow.verify.shape import TENANTS
@@ -79,20 +80,32 @@ class People:
         decode = engine.options.role is Role.DECODE
         if decode and (len(world.named("decode")) < 2 or world.down.total()):
             return
+        # Of prefill engines all at once: turns can do without any.
+        prefills = [one for one in engines if one.options.role is Role.PREFILL]
+        seconds = self._random.uniform(0, 20)
+        release = self._random.random() < 0.5
+        drains = (
+            self._drain_one(one, seconds, release=release)
+            for one in ([engine] if decode else prefills)
+        )
+        await asyncio.gather(*drains)
+
+    async def _drain_one(self, engine: Engine, seconds: float, *, release: bool) -> None:
+        world, decode = self._world, engine.options.role is Role.DECODE
         agents = [one for one in world.agents() if one.link_address == engine.options.agent]
         if not agents:
             return
         stub = AgentServiceStub(self._channel(agents[0].address))
-        release = self._random.random() < 0.5
         request = agent_pb.DrainEngineRequest(
             engine_id=engine.engine_id, draining=True, release_handles=release
         )
         if decode:
             world.trouble()
         try:
-            await stub.DrainEngine(request, timeout=_CALL_SECONDS)
-            world.seen[f"drained {engine.options.role}"] += 1
-            await asyncio.sleep(self._random.uniform(0, 20))
+            with suppress(grpc.aio.AioRpcError):
+                await stub.DrainEngine(request, timeout=_CALL_SECONDS)
+                world.seen[f"drained {engine.options.role}"] += 1
+                await asyncio.sleep(seconds)
         finally:
             undo = agent_pb.DrainEngineRequest(engine_id=engine.engine_id, draining=False)
             await self._until_done(stub, undo)
