@@ -77,6 +77,7 @@ def test_a_pull_is_only_ever_planned_where_it_can_be_made(
         return
     home = plan.home
     assert home is not None
+    assert plan.prefill is not None
     assert plan.reason is PlanReason.HANDLE_AVAILABLE
     assert home.engine_id != plan.prefill.engine_id
     assert home.bidirectional
@@ -109,18 +110,20 @@ def test_legs_go_to_engines_that_serve_the_model_and_take_turns(
     plan = planned(view, request, load, policy)
     if plan is None:
         return
-    for engine, role in ((plan.prefill, Role.PREFILL), (plan.decode, Role.DECODE)):
+    legs = [(plan.decode, Role.DECODE)]
+    legs += [(plan.prefill, Role.PREFILL)] if plan.prefill else []
+    for engine, role in legs:
         assert view.engines[engine.engine_id] is engine
         assert engine.role is role
         assert request.model in engine.served_models
         assert not engine.draining
-    if plan.decision is Decision.RECOMPUTE:
+    if plan.decision is not Decision.PULL:
         assert plan.home is None
         assert plan.handle_id == ""
 
 
 @given(views, requests, loads, policies)
-def test_a_plan_fails_only_if_a_role_has_no_eligible_engine(
+def test_a_plan_fails_only_without_decode_and_prefills_if_anybody_can(
     view: FleetView, request: TurnRequest, load: dict[str, int], policy: Policy
 ) -> None:
     able = {
@@ -128,7 +131,11 @@ def test_a_plan_fails_only_if_a_role_has_no_eligible_engine(
         for engine in view.engines.values()
         if request.model in engine.served_models and not engine.draining
     }
-    assert (planned(view, request, load, policy) is None) is (able != set(Role))
+    plan = planned(view, request, load, policy)
+    assert (plan is None) is (Role.DECODE not in able)
+    if plan is not None:
+        assert (plan.prefill is None) is (Role.PREFILL not in able)
+        assert (plan.decision is Decision.DECODE_ONLY) is (plan.prefill is None)
 
 
 @given(views, requests, loads, policies)
@@ -139,7 +146,7 @@ def test_every_engine_of_both_roles_is_accounted_for(
     if plan is None:
         return
     assert {c.engine.engine_id for c in plan.candidates} == set(view.engines)
-    chosen = {plan.prefill.engine_id, plan.decode.engine_id}
+    chosen = {engine.engine_id for engine in (plan.prefill, plan.decode) if engine}
     assert not any(c.rejected for c in plan.candidates if c.engine.engine_id in chosen)
 
 
@@ -165,6 +172,6 @@ def test_the_home_decodes_unless_it_can_not() -> None:
     plan = plan_turn(view, TurnRequest("m", "k"), {}, Policy())
     assert plan.decode is other
     assert plan.reason is PlanReason.NO_HANDLE
-    del fleet["p"]
+    del fleet["d1"]
     with pytest.raises(NoEligibleEngine):
         plan_turn(view, TurnRequest("m", "k"), {}, Policy())

@@ -15,10 +15,11 @@ _NOT_REGISTERED = "not registered"
 
 
 class Decision(StrEnum):
-    """What the prefill leg does about remote KV."""
+    """What the prefill leg does about remote KV; with ``DECODE_ONLY`` there is none."""
 
     PULL = "PULL"
     RECOMPUTE = "RECOMPUTE"
+    DECODE_ONLY = "DECODE_ONLY"
 
 
 class PlanReason(StrEnum):
@@ -35,6 +36,8 @@ class PlanReason(StrEnum):
     LEASE_TOO_SHORT = "LEASE_TOO_SHORT"
     AMBIGUOUS_SESSION = "AMBIGUOUS_SESSION"
     PREFILL_UNREACHABLE = "PREFILL_UNREACHABLE"
+    NO_PREFILL_ENGINE = "NO_PREFILL_ENGINE"
+    SHORT_SUFFIX = "SHORT_SUFFIX"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +61,15 @@ class TurnRequest:
     ``session_key`` is what the turn's own handle will be retained under; a turn that names its
     session looks for the last handle under the same key, any other under that of ``continues``.
     ``skips_prefix_cache``: the engine would drop external tokens too (prompt_logprobs,
-    echo, n > 1), so a handle would be consumed unread.
+    echo, n > 1), so a handle would be consumed unread. ``added``: message digests that earlier
+    turns of this history may have had, and of how many tokens at most what came after them is.
     """
 
     model: str
     session_key: str = ""
     skips_prefix_cache: bool = False
     continues: Continuation | None = None
+    added: tuple[tuple[str, float], ...] = ()
 
     @property
     def lookup_key(self) -> str:
@@ -74,9 +79,11 @@ class TurnRequest:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The operator's settings. A handle of fewer tokens is not pulled; infinite: none is."""
+    """The operator's settings. A handle of fewer tokens is not pulled; infinite: none is. Decode
+    alone gets a turn that adds fewer tokens to what it holds; zero: no such turn."""
 
     recompute_threshold_tokens: float = 64
+    decode_only_below_tokens: int = 0
 
 
 Least = Callable[[Engine, Engine, int], float]
@@ -97,12 +104,13 @@ class Candidate:
 class Plan:
     """Engines of both legs, the decision and everything that was considered.
 
-    ``home`` is the engine to acquire from, set for PULL only; ``handle_id`` is a hint.
-    ``holder`` has the session's handle as far as is known, whether it is pulled or not.
+    ``prefill`` is None for DECODE_ONLY, and for nothing else. ``home`` is the engine to acquire
+    from, set for PULL only; ``handle_id`` is a hint. ``holder`` has the session's handle as far as
+    is known, whether it is pulled or not.
     """
 
     decode: Engine
-    prefill: Engine
+    prefill: Engine | None
     decision: Decision
     reason: PlanReason
     home: Engine | None = None
@@ -113,8 +121,9 @@ class Plan:
 
     @property
     def hands_over(self) -> bool:
-        """False if the engines are of two classes: decode can read nothing of prefill."""
-        return _of_one_class(self.prefill, self.decode)
+        """False if there is no prefill engine, or one of another class, of which decode can read
+        nothing."""
+        return self.prefill is not None and _of_one_class(self.prefill, self.decode)
 
 
 def plan_turn(
@@ -127,21 +136,23 @@ def plan_turn(
     """Plan one turn. ``load`` is this router's turns in flight by engine id. ``least`` may ask
     for more tokens of a handle than the policy does.
 
-    Raises NoEligibleEngine if no decode or no prefill engine can serve the model.
+    Raises NoEligibleEngine if no decode engine can serve the model.
     """
     home = _home(view, request)
     twin = _first(view, _holders(view, request.session_key)) if request.continues else None
     decodes = _candidates(view, request, load, Role.DECODE, prefer=home, lean=twin)
-    decode = _best(decodes, Role.DECODE, request)
+    decode = _best(decodes)
+    if decode is None:
+        raise NoEligibleEngine("no decode engine serves the model", model=request.model)
     prefills = _of_class(_candidates(view, request, load, Role.PREFILL), decode)
-    prefill = _best(prefills, Role.PREFILL, request)
+    prefill = _best(prefills)
     decision, reason, tokens, handle_id = _decide(
         view, request, prefill, decode, home, policy, least
     )
     pull = decision is Decision.PULL
     return Plan(
         decode=decode,
-        prefill=prefill,
+        prefill=prefill if decision is not Decision.DECODE_ONLY else None,
         decision=decision,
         reason=reason,
         home=home if pull else None,
@@ -166,7 +177,7 @@ def without(plan: Plan, engine: Engine) -> Plan | None:
     ]
     if not others:
         return None
-    peer = plan.decode if engine.role is Role.PREFILL else plan.prefill
+    peer = plan.decode if engine.role is Role.PREFILL else plan.prefill or plan.decode
     best = max(
         others,
         key=lambda one: (not one.rejected, _of_one_class(one.engine, peer), one.score),
@@ -262,11 +273,9 @@ def _score(
     return 0.5 * leans - load.get(engine.engine_id, 0)
 
 
-def _best(candidates: tuple[Candidate, ...], role: Role, request: TurnRequest) -> Engine:
+def _best(candidates: tuple[Candidate, ...]) -> Engine | None:
     eligible = [candidate for candidate in candidates if not candidate.rejected]
-    if not eligible:
-        raise NoEligibleEngine(f"no {role.value} engine serves the model", model=request.model)
-    return max(eligible, key=lambda one: one.score).engine
+    return max(eligible, key=lambda one: one.score).engine if eligible else None
 
 
 def _rank(session_key: str, engine: Engine) -> bytes:
@@ -277,7 +286,7 @@ def _rank(session_key: str, engine: Engine) -> bytes:
 def _decide(
     view: FleetView,
     request: TurnRequest,
-    prefill: Engine,
+    prefill: Engine | None,
     decode: Engine,
     home: Engine | None,
     policy: Policy,
@@ -286,6 +295,8 @@ def _decide(
     def recompute(reason: PlanReason, tokens: int = 0) -> tuple[Decision, PlanReason, int, str]:
         return Decision.RECOMPUTE, reason, tokens, ""
 
+    if prefill is None:
+        return Decision.DECODE_ONLY, PlanReason.NO_PREFILL_ENGINE, 0, ""
     if request.skips_prefix_cache:
         return recompute(PlanReason.UNSUPPORTED_REQUEST)
     if not request.session_key:
@@ -304,6 +315,10 @@ def _decide(
     if current and named and current.branches > 1:
         current = None  # the record tells of the newest branch only
     tokens = current.num_tokens if current else 0
+    if current and home.engine_id == decode.engine_id:
+        most = dict(request.added).get(current.message_digest, math.inf)
+        if most < policy.decode_only_below_tokens:
+            return Decision.DECODE_ONLY, PlanReason.SHORT_SUFFIX, 0, ""
     if not (_can_pull(prefill, home) and _of_one_class(prefill, decode)):
         return recompute(PlanReason.INCOMPATIBLE, tokens)
     threshold = policy.recompute_threshold_tokens

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 
 from contraflow.core.cost import PROFILES
 from contraflow.core.fleet import Session
@@ -64,7 +65,10 @@ class RouterApp:
         )
         replies = Replies(config.max_affinities)
         load = Load()
-        policy = policy_of(config.decision, config.recompute_threshold_tokens)
+        policy = replace(
+            policy_of(config.decision, config.recompute_threshold_tokens),
+            decode_only_below_tokens=config.decode_only_below_tokens,
+        )
         profile = PROFILES[config.cost_profile]
         costs = Costs(config.decision, policy, profile, clock, lambda: replica.engines, draw)
         planner = Planner(replica, self.homes, replies, load, policy, costs)

@@ -49,6 +49,10 @@ class RouterConfig(Config, frozen=True):
     decision: Decides = Decides.THRESHOLD
     """Who decides above them: nobody, or what was measured of these engines (``fitted``). In their
     place, to compare: ``always`` and ``never``."""
+    decode_only_below_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Without a prefill leg goes a turn whose messages from the last reply on are fewer tokens, for
+    certain: their bytes are counted, since a router has no tokenizer. Only to the engine that
+    holds the rest. 0: no such turn."""
     acquire_deadline_seconds: Seconds = 0.05
     """Longest wait for an agent before the turn goes on as a recompute."""
     claim_start_by_seconds: Seconds = 60.0

@@ -104,7 +104,9 @@ class Costs:
         """Count a turn that was planned with ``draw`` and goes so. True if it explores."""
         by_tokens = plan.reason in (PlanReason.HANDLE_AVAILABLE, PlanReason.BELOW_THRESHOLD)
         tokens = plan.handle_tokens
-        if self._decides is not Decides.FITTED or plan.holder is None or not by_tokens:
+        if self._decides is not Decides.FITTED or not by_tokens:
+            return False
+        if plan.prefill is None or plan.holder is None:
             return False
         if tokens < self._policy.recompute_threshold_tokens:
             return False
@@ -119,20 +121,22 @@ class Costs:
     def min_pull_tokens(self, model: str, plan: Plan, tokens: int, *, explores: bool) -> int:
         """From how many tokens on, beyond its own cache, the prefill engine shall pull a handle
         of ``tokens``."""
-        if self._decides is not Decides.FITTED or explores or plan.home is None:
+        prefill, home = plan.prefill, plan.home
+        if self._decides is not Decides.FITTED or explores or prefill is None or home is None:
             return self.floor
         costs = self._of(model)
-        return max(self.floor, costs.least(plan.prefill.engine_id, plan.home.engine_id, tokens))
+        return max(self.floor, costs.least(prefill.engine_id, home.engine_id, tokens))
 
     def expect(self, model: str, plan: Plan) -> Callable[[int, int], Expected]:
-        """How long a prefill leg of the plan takes that pulls so many tokens and then computes
-        so many."""
+        """How long a prefill leg of the plan, which must have one, takes that pulls so many tokens
+        and then computes so many."""
+        assert plan.prefill is not None
         costs, now = self._of(model), self._clock.now()
-        holder = plan.holder or plan.decode
+        prefill, holder = plan.prefill, plan.holder or plan.decode
 
         def expect(pulled: int, computed: int) -> Expected:
             return costs.expect(
-                plan.prefill.engine_id, holder.engine_id,
+                prefill.engine_id, holder.engine_id,
                 local=0, pulled=pulled, computed=computed, now=now,
             )  # fmt: skip
 

@@ -62,6 +62,12 @@ def canonical(message: Message) -> bytes:
     return _encoder.encode({key: value for key, value in plain.items() if value not in _NOTHING})
 
 
+def is_text(message: Message) -> bool:
+    """False if a message has parts that are no text, or may be none."""
+    content = message.get("content")
+    return content is None or isinstance(_content(content), str)
+
+
 _NOTHING: tuple[object, ...] = (None, "", [])
 
 

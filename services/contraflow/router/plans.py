@@ -46,8 +46,9 @@ class Plans:
         if not (traits.two_legged and plan.hands_over):
             response.prefill_engine_id = ""
         response.session_key = identity.session_key
-        found = estimates(self._costs.expect(model, plan), plan, request.prompt_tokens)
-        response.estimates.extend(_estimate(one) for one in found)
+        if plan.prefill is not None:
+            found = estimates(self._costs.expect(model, plan), plan, request.prompt_tokens)
+            response.estimates.extend(_estimate(one) for one in found)
         return response
 
 
@@ -56,7 +57,7 @@ def plan_to_proto(plan: Plan, load: Load) -> pb.PlanTurnResponse:
     return pb.PlanTurnResponse(
         decision=f"DECISION_{plan.decision}",
         reason=f"DECISION_REASON_{plan.reason}",
-        prefill_engine_id=plan.prefill.engine_id,
+        prefill_engine_id=plan.prefill.engine_id if plan.prefill else "",
         decode_engine_id=plan.decode.engine_id,
         handle_id=plan.handle_id,
         handle_tokens=plan.handle_tokens,

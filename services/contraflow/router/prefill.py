@@ -8,6 +8,7 @@ from dataclasses import replace
 import structlog
 
 from contraflow.core.errors import AmbiguousSession, ContraflowError
+from contraflow.core.fleet import Engine
 from contraflow.core.handle_use import DecideUse
 from contraflow.core.plan import Continuation, Decision, Plan, PlanReason, without
 from contraflow.core.transfer_params import for_plain_prefill, for_pulling_prefill
@@ -58,7 +59,8 @@ class Prefill:
 
     async def run(self, turn: Turn, plan: Plan) -> PrefillAnswer | None:
         """The engine's answer, of any status; the report says how it came about. None if no
-        engine of the class takes requests: nobody has anything to hand over.
+        engine of the class takes requests: nobody has anything to hand over. The plan must have a
+        prefill engine.
 
         Raises UpstreamError if the engine does not answer, also not without a handle.
         """
@@ -81,11 +83,12 @@ class Prefill:
         return answer
 
     async def _leg(self, turn: Turn, plan: Plan, claim: Claim | None) -> PrefillAnswer | None:
-        failure = await self._try(turn, plan, claim)
+        assert plan.prefill is not None
+        failure = await self._try(turn, plan.prefill, claim)
         if isinstance(failure, PrefillAnswer):
             return failure
         other = without(plan, plan.prefill)
-        if other is None or not other.hands_over:
+        if other is None or other.prefill is None or not other.hands_over:
             return None
         turn.may_retry(Retry.PREFILL_ELSEWHERE, failure)
         report = turn.report
@@ -96,14 +99,14 @@ class Prefill:
             report.decision, report.reason = other.decision, other.reason
             claim = None
         with self._load.leg(other.prefill.engine_id):
-            answer = await self._try(turn, other, claim)
+            answer = await self._try(turn, other.prefill, claim)
         return answer if isinstance(answer, PrefillAnswer) else None
 
-    async def _try(self, turn: Turn, plan: Plan, claim: Claim | None) -> PrefillAnswer | object:
+    async def _try(self, turn: Turn, engine: Engine, claim: Claim | None) -> PrefillAnswer | object:
         """An answer, or why the engine takes no requests: then another one may."""
         try:
-            answer = await self._pull(turn, plan, claim) if claim else None
-            answer = answer or await self._compute(turn, plan)
+            answer = await self._pull(turn, engine, claim) if claim else None
+            answer = answer or await self._compute(turn, engine)
         except UpstreamError as error:
             if error.bytes_sent:
                 raise
@@ -148,11 +151,11 @@ class Prefill:
         report.decision, report.reason = claim.use.decision, claim.use.reason
         return claim
 
-    async def _pull(self, turn: Turn, plan: Plan, claim: Claim) -> PrefillAnswer | None:
+    async def _pull(self, turn: Turn, engine: Engine, claim: Claim) -> PrefillAnswer | None:
         """The prefill leg with a handle; None if it failed so that it may go without."""
         handle = for_pulling_prefill(claim.params)
         params = turn.instruct(handle, claim.use.decision, claim)
-        exchange = self._legs.prefill(plan.prefill, turn.leg, params)
+        exchange = self._legs.prefill(engine, turn.leg, params)
         failure: object = None
         try:
             async with exchange as response:
@@ -170,10 +173,10 @@ class Prefill:
         turn.may_retry(Retry.PREFILL_WITHOUT_HANDLE, failure)
         return None
 
-    async def _compute(self, turn: Turn, plan: Plan) -> PrefillAnswer:
+    async def _compute(self, turn: Turn, engine: Engine) -> PrefillAnswer:
         params = turn.instruct(for_plain_prefill(), Decision.RECOMPUTE)
         try:
-            async with self._legs.prefill(plan.prefill, self._request(turn), params) as response:
+            async with self._legs.prefill(engine, self._request(turn), params) as response:
                 return await prefill_answer(response)
         except UpstreamReset as error:
             # The engine closed an idle connection just as we used it. Computing twice does no
@@ -181,7 +184,7 @@ class Prefill:
             stale = error.reused and not error.response_started
             if not (stale and turn.may_retry(Retry.PREFILL_RESENT, error)):
                 raise
-        return await self._compute(turn, plan)
+        return await self._compute(turn, engine)
 
     def _request(self, turn: Turn) -> LegRequest:
         # A first try may still be running in the engine, and is ended by its id.

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from contraflow.core.fleet import Role
 from contraflow.router.generate_request import MESSAGES
 from contraflow.router.messages_api import MessagesApi, MessagesError
 from contraflow.router.metrics import RouterMetrics
@@ -61,7 +62,9 @@ class Routes:
 
     async def _health(self, request: Request, responder: Responder) -> None:
         missing = missing_roles(self._replica.known())
-        ready = self._replica.synced.is_set() and not missing and not self.draining
+        # Decode can do without prefill: a router without must not be taken out of service.
+        able = Role.DECODE not in missing
+        ready = self._replica.synced.is_set() and able and not self.draining
         state = {
             "status": "ok" if ready else "unavailable",
             "missing": missing,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
@@ -11,7 +13,14 @@ from msgspec import UNSET
 from contraflow.core.plan import Continuation, TurnRequest
 from contraflow.core.session import cache_salt, message_chain, message_key, session_key
 from contraflow.router.affinity import Produced
-from contraflow.router.messages import Message, canonical, kind_of, messages_of, reply_digest
+from contraflow.router.messages import (
+    Message,
+    canonical,
+    is_text,
+    kind_of,
+    messages_of,
+    reply_digest,
+)
 from contraflow.web import BodyError, find_header, get_str
 from contraflow.web.body import XARGS, xargs_without
 from contraflow.web.headers import Headers
@@ -39,7 +48,8 @@ class Identity:
 
     ``session_key`` is what its handle is retained under; empty for a request that names no
     session and has no messages. ``message_digest`` covers all its messages,
-    ``earlier_digests`` those up to replies, the latest first. ``continues`` is set where the
+    ``earlier_digests`` those up to replies, the latest first, and ``added`` the most tokens that
+    the messages after each of these can be. ``continues`` is set where the
     messages stand for a session, with ``reply_digest`` of the reply that they go on from.
     """
 
@@ -48,12 +58,14 @@ class Identity:
     cache_salt: str
     message_digest: str = ""
     earlier_digests: tuple[str, ...] = ()
+    added: tuple[float, ...] = ()
     continues: Continuation | None = None
     reply_digest: str = ""
 
     def request(self, model: str, *, skips_prefix_cache: bool = False) -> TurnRequest:
         """What is to be planned."""
-        return TurnRequest(model, self.session_key, skips_prefix_cache, self.continues)
+        added = tuple(zip(self.earlier_digests, self.added, strict=True))
+        return TurnRequest(model, self.session_key, skips_prefix_cache, self.continues, added)
 
 
 def identify(
@@ -77,16 +89,21 @@ def identify(
     messages = messages_of(kind, fields) if kind else []
     if len(messages) > _MAX_MESSAGES:
         messages = []
+    sizes: list[float] = []
     try:
-        links = message_chain(secret, tenant, model, kind, map(canonical, messages))
+        forms = _measured(messages, sizes)
+        links = message_chain(secret, tenant, model, kind, forms)
     except RecursionError:
         links = []
     own = message_key(secret, links[-1]) if links else ""
     replies = [count for count in range(len(links) - 1, 0, -1) if _is_reply(messages[count])]
     earlier = ((count, message_key(secret, links[count - 1])) for count in replies)
     if session_id:
-        digests = tuple(digest for _, digest in islice(earlier, _MAX_DIGESTS))
-        return Identity(tenant, session_key(secret, tenant, session_id), salt, own, digests)
+        known_as = session_key(secret, tenant, session_id)
+        found = list(islice(earlier, _MAX_DIGESTS))
+        digests = tuple(digest for _, digest in found)
+        added = tuple(sum(sizes[count:]) for count, _ in found)
+        return Identity(tenant, known_as, salt, own, digests, added)
     if not own:
         return Identity(tenant, "", salt)
     for count, key in earlier:
@@ -95,8 +112,21 @@ def identify(
         if known.is_live(key) or (produced is not None and not produced.spent):
             turn, engine = (produced.turn_id, produced.engine_id) if produced else ("", "")
             before = Continuation(key, turn, engine)
-            return Identity(tenant, own, salt, own, (key,), before, digest)
+            added = (sum(sizes[count:]),)
+            return Identity(tenant, own, salt, own, (key,), added, before, digest)
     return Identity(tenant, own, salt, own, continues=Continuation())
+
+
+def _measured(messages: Iterable[Message], sizes: list[float]) -> Iterator[bytes]:
+    """Canonical forms; to ``sizes`` goes of how many tokens each message is at most.
+
+    No token is less than a byte of text, and what a template puts around a message is less than
+    its names and quotes here. Of what is no text, such as an image, nothing is known.
+    """
+    for message in messages:
+        form = canonical(message)
+        sizes.append(len(form) if is_text(message) else math.inf)
+        yield form
 
 
 def _is_reply(message: Message) -> bool:

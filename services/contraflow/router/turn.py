@@ -136,8 +136,8 @@ class Turns:
             if observer is not None:
                 await observer(turn.report)
             params = None
-            if turn.traits.two_legged and plan.hands_over:
-                with self._load.leg(plan.prefill.engine_id):
+            if turn.report.prefill:
+                with self._load.leg(turn.report.prefill):
                     answer = await self._prefill_leg(turn, plan)
                 if answer is not None and answer.status != 200:
                     headers = client_headers(answer.headers, (turn.report.header(),))
@@ -166,7 +166,7 @@ class Turns:
         report.decision, report.reason = plan.decision, plan.reason
         report.decode = plan.decode.engine_id
         legs = turn.traits.two_legged and plan.hands_over
-        report.prefill = plan.prefill.engine_id if legs else ""
+        report.prefill = plan.prefill.engine_id if legs and plan.prefill else ""
         report.offered_tokens = plan.handle_tokens
         return plan
 

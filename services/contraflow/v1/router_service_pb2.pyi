@@ -17,6 +17,7 @@ class Decision(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DECISION_UNSPECIFIED: _ClassVar[Decision]
     DECISION_PULL: _ClassVar[Decision]
     DECISION_RECOMPUTE: _ClassVar[Decision]
+    DECISION_DECODE_ONLY: _ClassVar[Decision]
 
 class DecisionReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -32,9 +33,12 @@ class DecisionReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DECISION_REASON_LEASE_TOO_SHORT: _ClassVar[DecisionReason]
     DECISION_REASON_AMBIGUOUS_SESSION: _ClassVar[DecisionReason]
     DECISION_REASON_PREFILL_UNREACHABLE: _ClassVar[DecisionReason]
+    DECISION_REASON_NO_PREFILL_ENGINE: _ClassVar[DecisionReason]
+    DECISION_REASON_SHORT_SUFFIX: _ClassVar[DecisionReason]
 DECISION_UNSPECIFIED: Decision
 DECISION_PULL: Decision
 DECISION_RECOMPUTE: Decision
+DECISION_DECODE_ONLY: Decision
 DECISION_REASON_UNSPECIFIED: DecisionReason
 DECISION_REASON_HANDLE_AVAILABLE: DecisionReason
 DECISION_REASON_NO_SESSION: DecisionReason
@@ -47,6 +51,8 @@ DECISION_REASON_ACQUIRE_TIMEOUT: DecisionReason
 DECISION_REASON_LEASE_TOO_SHORT: DecisionReason
 DECISION_REASON_AMBIGUOUS_SESSION: DecisionReason
 DECISION_REASON_PREFILL_UNREACHABLE: DecisionReason
+DECISION_REASON_NO_PREFILL_ENGINE: DecisionReason
+DECISION_REASON_SHORT_SUFFIX: DecisionReason
 
 class Message(_message.Message):
     __slots__ = ("role", "content", "extra_json")

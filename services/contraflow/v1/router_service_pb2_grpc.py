@@ -85,7 +85,7 @@ class RouterServiceServicer(object):
 
         Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); UNAUTHENTICATED (UNAUTHENTICATED);
         PERMISSION_DENIED (TENANT_MISMATCH) for another tenant than that of the credentials;
-        UNAVAILABLE (NO_ELIGIBLE_ENGINE).
+        UNAVAILABLE (NO_ELIGIBLE_ENGINE): no decode engine serves the model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

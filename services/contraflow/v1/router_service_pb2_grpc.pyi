@@ -153,7 +153,7 @@ class RouterServiceStub(typing.Generic[_RouterServiceGenerateType, _RouterServic
 
     Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); UNAUTHENTICATED (UNAUTHENTICATED);
     PERMISSION_DENIED (TENANT_MISMATCH) for another tenant than that of the credentials;
-    UNAVAILABLE (NO_ELIGIBLE_ENGINE).
+    UNAVAILABLE (NO_ELIGIBLE_ENGINE): no decode engine serves the model.
     """
 
     EndSession: _RouterServiceEndSessionType
@@ -224,7 +224,7 @@ class RouterServiceServicer(metaclass=abc.ABCMeta):
 
         Errors: INVALID_ARGUMENT (INVALID_ARGUMENT); UNAUTHENTICATED (UNAUTHENTICATED);
         PERMISSION_DENIED (TENANT_MISMATCH) for another tenant than that of the credentials;
-        UNAVAILABLE (NO_ELIGIBLE_ENGINE).
+        UNAVAILABLE (NO_ELIGIBLE_ENGINE): no decode engine serves the model.
         """
 
     @abc.abstractmethod

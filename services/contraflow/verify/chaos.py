@@ -91,9 +91,9 @@ class Chaos:
         if name in self._dying or not world.processes[name].part.alive:
             return
         self._dying.add(name)
-        if engine := kind in ("prefill", "decode"):
+        if decode := kind == "decode":
             world.down[name] += 1
-        if engine and random.random() < 0.5:
+        if kind in ("prefill", "decode") and random.random() < 0.5:
             world.net.count(f"STOP_{kind.upper()}")
             await world.shut_down(name, random.choice((0.0, 2.0, 10.0)))
         else:
@@ -105,7 +105,7 @@ class Chaos:
             # A reader that was sent to the one before could not tell that this is another.
             await asyncio.sleep(world.shape.start_by + world.shape.max_read)
         await world.launch(name)
-        if engine:
+        if decode:
             await self._wait(_UNHEARD_SECONDS)
             world.down[name] -= 1
             world.trouble()

@@ -37,7 +37,8 @@ def required() -> list[str]:
         *(f"pull {outcome}" for outcome in PULLS),
         *(f"use {use}" for use in USES),
         *(f"retried {retry}" for retry in Retry),
-        "drained", "prefill unreachable", "session ended",
+        "drained decode", "drained prefill", "session ended",
+        "plan NO_PREFILL_ENGINE", "plan PREFILL_UNREACHABLE", "plan SHORT_SUFFIX",
     ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from contraflow.agent.config import AgentConfig, ClaimConfig, RetentionConfig
 from contraflow.agent.parts import AgentParts
+from contraflow.core.fleet import Role
 from contraflow.core.handle_use import DecideUse
 from contraflow.directory.app import Directory
 from contraflow.directory.config import LimitsConfig, LivenessConfig
@@ -156,12 +157,12 @@ class RouterProcess:
         await self.part.spawn(self._start())
 
     def healthy(self) -> bool:
-        """Whether it has ever known engines of both roles. From then on nothing but engines
-        that are gone may keep it from serving."""
+        """Whether it has ever known a decode engine. From then on nothing but decode engines that
+        are gone may keep it from serving."""
         if self.replica.synced.is_set():
             known = self.replica.known()
             self.heard.update(one.engine_id for one in known)
-            self._ready = self._ready or not missing_roles(known)
+            self._ready = self._ready or Role.DECODE not in missing_roles(known)
         return self._ready
 
     async def _start(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 
 from contraflow.core.errors import Reason
+from contraflow.core.fleet import Role
 from contraflow.core.handle import Handle
 from contraflow.core.session import session_key
 from contraflow.runtime.grpc_errors import from_rpc_error
@@ -19,6 +20,7 @@ from contraflow.v1 import agent_service_pb2 as agent_pb
 from contraflow.v1 import router_service_pb2 as router_pb
 from contraflow.v1.agent_service_pb2_grpc import AgentServiceStub
 from contraflow.v1.router_service_pb2_grpc import RouterServiceStub
+from contraflow.verify.engines import Engine
 from contraflow.verify.net import Part
 from contraflow.verify.rpc import dial
 from contraflow.verify.shape import TENANTS
@@ -72,28 +74,43 @@ class People:
     async def _drain(self) -> None:
         world = self._world
         engines = [one for process in world.engines() for one in process.engines]
-        if len(world.named("decode")) < 2 or not engines:
+        if not engines:
             return
         engine = self._random.choice(engines)
-        if engine.options.role != "decode" or world.down.total():
+        decode = engine.options.role is Role.DECODE
+        if decode and (len(world.named("decode")) < 2 or world.down.total()):
             return
+        # Of prefill engines all at once: turns can do without any.
+        prefills = [one for one in engines if one.options.role is Role.PREFILL]
+        seconds = self._random.uniform(0, 20)
+        release = self._random.random() < 0.5
+        drains = (
+            self._drain_one(one, seconds, release=release)
+            for one in ([engine] if decode else prefills)
+        )
+        await asyncio.gather(*drains)
+
+    async def _drain_one(self, engine: Engine, seconds: float, *, release: bool) -> None:
+        world, decode = self._world, engine.options.role is Role.DECODE
         agents = [one for one in world.agents() if one.link_address == engine.options.agent]
         if not agents:
             return
         stub = AgentServiceStub(self._channel(agents[0].address))
-        release = self._random.random() < 0.5
         request = agent_pb.DrainEngineRequest(
             engine_id=engine.engine_id, draining=True, release_handles=release
         )
-        world.trouble()
+        if decode:
+            world.trouble()
         try:
-            await stub.DrainEngine(request, timeout=_CALL_SECONDS)
-            world.seen["drained"] += 1
-            await asyncio.sleep(self._random.uniform(0, 20))
+            with suppress(grpc.aio.AioRpcError):
+                await stub.DrainEngine(request, timeout=_CALL_SECONDS)
+                world.seen[f"drained {engine.options.role}"] += 1
+                await asyncio.sleep(seconds)
         finally:
             undo = agent_pb.DrainEngineRequest(engine_id=engine.engine_id, draining=False)
             await self._until_done(stub, undo)
-            world.trouble()
+            if decode:
+                world.trouble()
 
     async def _until_done(self, stub: Any, undo: agent_pb.DrainEngineRequest) -> None:
         while True:

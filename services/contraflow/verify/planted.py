@@ -11,11 +11,12 @@ from unittest.mock import patch
 from contraflow.agent.publisher import Changes, Publication
 from contraflow.agent.registration import EngineRegistration
 from contraflow.core.chain import Chain
-from contraflow.core.errors import ContraflowError
+from contraflow.core.errors import ContraflowError, NoEligibleEngine
 from contraflow.core.handle import ClaimRequest, Handle, HandleTable, State
 from contraflow.core.instructions import Instructions
 from contraflow.router.agents import Agents
 from contraflow.router.decode import Decode
+from contraflow.router.planning import Planner
 from contraflow.router.prefill import Prefill
 from contraflow.router.report import Retry
 from contraflow.router.turn_context import Turn
@@ -98,9 +99,9 @@ def _frees_claimed(self: HandleTable, handle_ids: Any) -> list[Handle]:
 _pull = Prefill._pull
 
 
-async def _gives_back_what_was_read(self: Prefill, turn: Any, plan: Any, claim: Any) -> Any:
+async def _gives_back_what_was_read(self: Prefill, turn: Any, engine: Any, claim: Any) -> Any:
     try:
-        return await _pull(self, turn, plan, claim)
+        return await _pull(self, turn, engine, claim)
     finally:
         claim.unread = True
 
@@ -267,9 +268,19 @@ def _keeps_the_blocks(
 
 
 async def _goes_without_prefill_at_no_time(self: Prefill, turn: Any, plan: Any, claim: Any) -> Any:
-    return (await self._pull(turn, plan, claim) if claim else None) or (
-        await self._compute(turn, plan)
+    return (await self._pull(turn, plan.prefill, claim) if claim else None) or (
+        await self._compute(turn, plan.prefill)
     )
+
+
+_plan = Planner.plan
+
+
+def _plans_no_turn_without_prefill(self: Planner, *arguments: Any) -> Any:
+    plan = _plan(self, *arguments)
+    if plan.prefill is None:
+        raise NoEligibleEngine("no prefill engine serves the model")
+    return plan
 
 
 PLANTS = (
@@ -327,6 +338,8 @@ PLANTS = (
            Decode, "_again", _keeps_the_blocks),
     _plant("a turn needs a prefill engine that answers", "NEVER_FAILS",
            Prefill, "_leg", _goes_without_prefill_at_no_time),
+    _plant("a turn needs an eligible prefill engine", "NEVER_FAILS",
+           Planner, "plan", _plans_no_turn_without_prefill),
     _plant("a lapsed registration stays so", "REUSE_RETURNS NOTHING_LEAKS NEVER_FAILS",
            EngineRegistration, "_note", _never_registers_anew),
 )  # fmt: skip

@@ -34,6 +34,8 @@ class Shape:
     fixed_ids: frozenset[str]
     slow_reads: float
     """Share of reads that are slow also in good weather."""
+    decode_only_below: int
+    """Bytes that a turn adds at most which its home computes itself."""
 
 
 def draw(random: Random) -> Shape:
@@ -59,6 +61,7 @@ def draw(random: Random) -> Shape:
         wall_skew=random.choice((0.0, 10.0)),
         fixed_ids=frozenset({"decode-1"} if random.random() < 0.15 else ()),
         slow_reads=random.choice((0.0, 0.0, 0.3)),
+        decode_only_below=random.choice((0, 0, 0, 200)),
     )
 
 

@@ -176,19 +176,16 @@ class Conversation:
         if outcome.trace.legs:
             return outcome.trace.may_fail()
         world = self.world
-        if world.engine_trouble_at >= started or world.down.total() > 0:
+        if world.decode_trouble_at >= started or world.down.total() > 0:
             return True
         # A new router has not yet heard of an engine whose agent is gone; the others are drained.
-        return any(
-            {one.draining for one in router.replica.known() if one.role is role} == {True}
-            and world.someone_unheard_of(role, router.heard)
-            for role in Role
-        )
+        decodes = [one for one in router.replica.known() if one.role is Role.DECODE]
+        drained = {one.draining for one in decodes} == {True}
+        return drained and world.a_decode_engine_is_unheard_of(router.heard)
 
     def _count(self, report: dict[str, str]) -> None:
         seen = self.world.seen
         seen[f"plan {report.get('reason')}"] += 1
-        seen["prefill unreachable"] += report.get("reason") == "PREFILL_UNREACHABLE"
         if outcome := report.get("outcome"):
             seen[f"pull {outcome}"] += 1
         if denial := report.get("denial"):

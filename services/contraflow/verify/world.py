@@ -53,9 +53,9 @@ class World:
         self.expired: deque[tuple[str, Handle]] = deque(maxlen=20)
         """Engine ids and handles whose leases have run out lately."""
         self.down: Counter[str] = Counter()
-        """Engines that are dead, or so lately alive again that not everybody knows."""
-        self.engine_trouble_at = -1.0
-        """When an engine last came, went or was drained."""
+        """Decode engines that are dead, or so lately alive again that not everybody knows."""
+        self.decode_trouble_at = -1.0
+        """When a decode engine last came, went or was drained."""
         self._make_all()
 
     def violated(self, invariant: str, what: str) -> None:
@@ -118,10 +118,10 @@ class World:
             if isinstance(one, EngineProcess) and one.part.alive
         ]
 
-    def someone_unheard_of(self, role: Role, heard: Set[str]) -> bool:
-        """Whether an engine of a role lives of which the holder of ``heard`` never knew."""
+    def a_decode_engine_is_unheard_of(self, heard: Set[str]) -> bool:
+        """Whether one lives of which the holder of ``heard`` never knew."""
         return any(
-            engine.options.role is role and engine.engine_id not in heard
+            engine.options.role is Role.DECODE and engine.engine_id not in heard
             for process in self.engines()
             for engine in process.engines
         )
@@ -152,8 +152,8 @@ class World:
         return self._clocks[name]
 
     def trouble(self) -> None:
-        """An engine comes, goes or is drained."""
-        self.engine_trouble_at = asyncio.get_running_loop().time()
+        """A decode engine comes, goes or is drained: a turn may find none. It needs no other."""
+        self.decode_trouble_at = asyncio.get_running_loop().time()
 
     def _told(self, engine_id: str, before: State | None, handle: Handle) -> None:
         self.seen[f"handle {before or 'NEW'} -> {handle.state}"] += 1
@@ -213,6 +213,7 @@ class World:
             cluster_secret=SECRET.decode(),
             tenants={tenant: TenantConfig((key,)) for tenant, key in TENANTS.items()},
             recompute_threshold_tokens=4,
+            decode_only_below_tokens=self.shape.decode_only_below,
             claim_start_by_seconds=self.shape.start_by,
             acquire_deadline_seconds=0.25,
         )

@@ -67,6 +67,23 @@ async def test_a_plan_is_told_with_its_reason_costs_and_candidates(
     assert document["estimates"][1]["seconds"] == pytest.approx(3.2)
 
 
+async def test_a_plan_without_a_prefill_leg_names_no_engine_for_it(world: World) -> None:
+    world.router.plan = pb.PlanTurnResponse(
+        decision=pb.DECISION_DECODE_ONLY, reason=pb.DECISION_REASON_NO_PREFILL_ENGINE,
+        decode_engine_id="d1",
+        candidates=[pb.Candidate(engine_id="d1", role=DECODE),
+                    pb.Candidate(engine_id="p1", role=PREFILL, rejected_reason="draining")],
+    )  # fmt: skip
+    lines = (await world.told("plan")).splitlines()
+    assert lines[0] == (
+        "DECODE_ONLY: no prefill engine is eligible: decode computes the prompt (NO_PREFILL_ENGINE)"
+    )
+    assert lines[1].split() == ["prefill", "-"]
+    verdicts = {line.split()[0]: line.split()[-1] for line in lines[-2:]}
+    assert verdicts == {"d1": "chosen", "p1": "draining"}
+    assert (await world.document("plan"))["decision"] == "DECODE_ONLY"
+
+
 async def test_a_key_of_the_tenant_goes_along(world: World) -> None:
     world.router.plan = a_plan()
     await world.told("plan", "--session", "chat")

@@ -50,11 +50,12 @@ class RouterProcess:
         return f"http://{self.addresses['http']}"
 
     async def healthy(self, session: aiohttp.ClientSession) -> None:
-        """Return once it can serve turns."""
+        """Return once it can serve turns with both legs."""
         async with asyncio.timeout(20):
             while True:
                 async with session.get(f"{self.url}/health") as response:
-                    if response.status == 200:
+                    state = await response.json()
+                    if response.status == 200 and not state["missing"]:
                         return
                 await asyncio.sleep(0.02)
 

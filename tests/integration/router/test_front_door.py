@@ -77,9 +77,11 @@ async def test_models(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gone", "missing"), [(("p1",), ["prefill"]), (("p1", "d1"), ["prefill", "decode"])]
+    ("gone", "missing"), [(("d1",), ["decode"]), (("p1", "d1"), ["prefill", "decode"])]
 )
-async def test_no_engine_is_the_one_error(world: World, gone: Any, missing: list[str]) -> None:
+async def test_no_decode_engine_is_the_one_error(
+    world: World, gone: Any, missing: list[str]
+) -> None:
     assert (await call(world, "GET", "/health"))[0] == 200
     for engine_id in gone:
         del world.replica.engines[engine_id]
@@ -89,6 +91,15 @@ async def test_no_engine_is_the_one_error(world: World, gone: Any, missing: list
     answer = await world.chat(**SESSION)
     assert answer.status == 503
     assert answer.headers["retry-after"] == "1"
+
+
+async def test_without_a_prefill_engine_it_serves_and_says_what_is_missing(world: World) -> None:
+    del world.replica.engines["p1"]
+    status, _, raw = await call(world, "GET", "/health")
+    state = json.loads(raw)
+    assert (status, state["status"], state["missing"]) == (200, "ok", ["prefill"])
+    answer = await world.chat(**SESSION)
+    assert (answer.status, answer.plan["decision"]) == (200, "DECODE_ONLY")
 
 
 async def test_a_draining_engine_takes_no_turns(world: World) -> None:

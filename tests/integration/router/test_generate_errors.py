@@ -79,11 +79,11 @@ async def test_a_model_that_nobody_serves(stub: RouterServiceAsyncStub) -> None:
     assert str(error).startswith("The model `mmm")
 
 
-async def test_without_an_engine(world: World, stub: RouterServiceAsyncStub) -> None:
-    del world.replica.engines["p1"]
+async def test_without_a_decode_engine(world: World, stub: RouterServiceAsyncStub) -> None:
+    del world.replica.engines["d1"]
     code, error, events = await failure(stub, chat())
     assert (code, error.reason) == (Code.UNAVAILABLE, Reason.NO_ELIGIBLE_ENGINE)
-    assert "prefill" in str(error)
+    assert "decode" in str(error)
     assert not events
 
 

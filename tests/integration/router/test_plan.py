@@ -183,10 +183,24 @@ async def missing(stub: RouterServiceAsyncStub, **fields: Any) -> ContraflowErro
 
 async def test_what_is_missing_is_named(world: World, stub: RouterServiceAsyncStub) -> None:
     assert "decode" in str(await missing(stub, model="none"))
-    del world.replica.engines["p1"]
-    assert "prefill" in str(await missing(stub))
     del world.replica.engines["d1"]
     assert "decode" in str(await missing(stub))
+
+
+async def test_decode_alone_has_nothing_to_estimate(
+    world: World, stub: RouterServiceAsyncStub
+) -> None:
+    world.know_session()
+    world.know(replace(world.prefill.engine, draining=True))
+    found = await plan(stub, session_id=ID, prompt_tokens=400)
+    assert (found.decision, found.reason) == (
+        pb.DECISION_DECODE_ONLY, pb.DECISION_REASON_NO_PREFILL_ENGINE,
+    )  # fmt: skip
+    assert (found.prefill_engine_id, found.decode_engine_id, found.handle_id) == ("", "d1", "")
+    assert [(one.engine_id, one.home, one.rejected_reason) for one in found.candidates] == [
+        ("d1", True, ""), ("p1", False, "draining"),
+    ]  # fmt: skip
+    assert costs(found) == []
 
 
 async def test_a_refusal_arrives_however_long_what_it_quotes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.plans import prefill_of
 
 from contraflow.core.fleet import Engine, FleetView, Role, Session
 from contraflow.core.plan import Decision, Plan, PlanReason, Policy, TurnRequest, plan_turn
@@ -46,7 +47,7 @@ def test_scenario_15_ranks_behind_one_endpoint_are_engines_of_their_own() -> Non
 
 def test_a_prefill_engine_of_the_homes_class_is_chosen_however_busy() -> None:
     found = plan(decode("d", "B"), prefill("p1", "A"), prefill("p2", "B"), home="d", load={"p2": 9})
-    assert found.prefill.engine_id == "p2"
+    assert prefill_of(found).engine_id == "p2"
     assert found.decision is Decision.PULL
     assert found.hands_over
     (other,) = [one for one in found.candidates if one.rejected]
@@ -56,7 +57,7 @@ def test_a_prefill_engine_of_the_homes_class_is_chosen_however_busy() -> None:
 
 def test_the_class_of_the_decode_engine_counts_also_without_a_handle() -> None:
     found = plan(decode("d", "B"), prefill("p1", "A"), prefill("p2", "B"))
-    assert found.prefill.engine_id == "p2"
+    assert prefill_of(found).engine_id == "p2"
 
 
 def test_scenario_23_a_fleet_of_two_classes_recomputes_where_a_handle_exists() -> None:
@@ -76,7 +77,7 @@ def test_nothing_is_pulled_that_could_not_reach_the_decode_engine() -> None:
     assert found.decode.engine_id == "d2"
     assert found.reason is PlanReason.INCOMPATIBLE
     found = plan(home, decode("d2", "B"), prefill("p1", "A"), prefill("p2", "B"), home="d1")
-    assert (found.prefill.engine_id, found.reason) == ("p2", PlanReason.INCOMPATIBLE)
+    assert (prefill_of(found).engine_id, found.reason) == ("p2", PlanReason.INCOMPATIBLE)
     found = plan(home, decode("d2", "A"), prefill("p", "A"), home="d1")
     assert found.decode.engine_id == "d2"
     assert found.home is home  # a draining engine may still be pulled from
@@ -96,8 +97,8 @@ def test_one_class_is_not_enough_both_must_be_bidirectional(which: str) -> None:
 def test_scenario_33_nobody_pulls_from_oneself() -> None:
     found = plan(decode("d"), prefill("p"), home="p")
     assert (found.decision, found.reason) == (Decision.RECOMPUTE, PlanReason.INCOMPATIBLE)
-    assert (found.prefill.engine_id, found.decode.engine_id) == ("p", "d")
+    assert (prefill_of(found).engine_id, found.decode.engine_id) == ("p", "d")
     assert found.home is None
     # Another engine may, and then the handle is worth a pull.
     found = plan(decode("d"), prefill("p"), prefill("q"), home="p", load={"p": 1})
-    assert (found.prefill.engine_id, found.decision) == ("q", Decision.PULL)
+    assert (prefill_of(found).engine_id, found.decision) == ("q", Decision.PULL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from tests.support.plans import prefill_of
 
 from contraflow.core.fleet import Engine, FleetView, Role
 from contraflow.core.plan import Policy, TurnRequest, plan_turn, without
@@ -24,7 +25,7 @@ def fleet(*, of_each_role: int) -> FleetView:
 
 def chosen(view: FleetView, session: str, load: dict[str, int] | None = None) -> tuple[str, str]:
     plan = plan_turn(view, TurnRequest("m", session), load or {}, Policy())
-    return plan.prefill.engine_id, plan.decode.engine_id
+    return prefill_of(plan).engine_id, plan.decode.engine_id
 
 
 def test_an_idle_fleet_shares_the_sessions() -> None:
@@ -58,12 +59,12 @@ def test_the_sessions_of_an_engine_that_is_down_are_shared_by_the_others(role: R
     moved = Counter[str]()
     for session in SESSIONS:
         plan = plan_turn(view, TurnRequest("m", session), {}, Policy())
-        down = plan.decode if role is Role.DECODE else plan.prefill
+        down = plan.decode if role is Role.DECODE else prefill_of(plan)
         if not down.engine_id.endswith("-3"):
             continue
         other = without(plan, down)
         assert other is not None
-        moved[(other.decode if role is Role.DECODE else other.prefill).engine_id] += 1
+        moved[(other.decode if role is Role.DECODE else prefill_of(other)).engine_id] += 1
 
     assert set(moved) == {f"{role}-{number}" for number in range(3)}
     assert min(moved.values()) > moved.total() / 6

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.support.plans import prefill_of
 
 from contraflow.core.fleet import Engine, FleetView, Role, Session
 from contraflow.core.plan import Decision, Plan, PlanReason, Policy, TurnRequest, plan_turn, without
@@ -33,18 +34,18 @@ def plan(*engines: Engine, load: dict[str, int] | None = None) -> Plan:
 
 def test_another_prefill_engine_pulls_in_its_place() -> None:
     found = plan(engine("d1"), engine("p1"), engine("p2"), engine("p3"), load={"p1": -1, "p2": 1})
-    assert found.prefill.engine_id == "p1"
-    other = without(found, found.prefill)
+    assert prefill_of(found).engine_id == "p1"
+    other = without(found, prefill_of(found))
     assert other is not None
-    assert other.prefill.engine_id == "p3"
+    assert prefill_of(other).engine_id == "p3"
     assert (other.decision, other.home, other.handle_id) == (Decision.PULL, found.home, "d1/1")
 
 
 def test_one_that_can_not_pull_computes() -> None:
     found = plan(engine("d1"), engine("p1"), engine("p2", bidirectional=False), load={"p2": 1})
-    other = without(found, found.prefill)
+    other = without(found, prefill_of(found))
     assert other is not None
-    assert (other.prefill.engine_id, other.home, other.handle_id) == ("p2", None, "")
+    assert (prefill_of(other).engine_id, other.home, other.handle_id) == ("p2", None, "")
     assert (other.decision, other.reason) == (Decision.RECOMPUTE, PlanReason.INCOMPATIBLE)
     assert other.holder == found.holder  # who has the handle still
 
@@ -71,15 +72,15 @@ def test_nobody_takes_the_place_who_was_not_eligible(refused: str) -> None:
     found = plan(
         engine("d1"), engine("d2", draining=True), engine("p1"), engine("p2", draining=True)
     )
-    gone = found.prefill if refused == "p1" else found.decode
+    gone = prefill_of(found) if refused == "p1" else found.decode
     assert without(found, gone) is None
 
 
 def test_another_rank_behind_the_same_endpoint_refuses_as_well() -> None:
     found = plan(engine("d1"), engine("p1"), engine("p1-rank-1"), engine("p2"), load={"p2": 9})
-    other = without(found, found.prefill)
+    other = without(found, prefill_of(found))
     assert other is not None
-    assert other.prefill.engine_id == "p2"
+    assert prefill_of(other).engine_id == "p2"
 
 
 def test_one_that_is_not_registered_is_better_than_none() -> None:

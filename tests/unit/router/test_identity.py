@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -231,3 +232,45 @@ def test_more_messages_than_a_conversation_has_name_no_session() -> None:
     assert identified(fields(messages=many)) == Identity("t", "", cache_salt(SECRET, "t"))
     named = identified(fields(messages=many, session_id="a"))
     assert (named.session_key, named.earlier_digests) == (session_key(SECRET, "t", "a"), ())
+
+
+# What a turn adds.
+
+ASK = {"role": "user", "content": "hello there"}
+REPLY = {"role": "assistant", "content": "hi"}
+NEXT = {"role": "user", "content": "go on"}
+SINCE = len('{"content":"hi","role":"assistant"}{"content":"go on","role":"user"}')
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_what_came_after_each_earlier_turn_is_counted_in_bytes(named: bool) -> None:
+    own = identified(fields(messages=[ASK])).session_key
+    session = {"session_id": "a"} if named else {}
+    sent = fields(messages=[ASK, REPLY, NEXT], **session)
+    assert identified(sent, known=Knowing(own)).request("m").added == ((own, SINCE),)
+
+
+def test_every_earlier_turn_of_a_session_has_its_count() -> None:
+    more = [{"role": "assistant", "content": "é"}, NEXT]
+    found = identified(fields(messages=[ASK, REPLY, NEXT, *more], session_id="a")).added
+    last = len('{"content":"é","role":"assistant"}{"content":"go on","role":"user"}'.encode())
+    assert found == (last, SINCE + last)
+
+
+@pytest.mark.parametrize(
+    ("content", "countable"),
+    [([{"type": "text", "text": "go on"}], True),
+     ([{"type": "image_url", "image_url": {"url": "http://a/1.png"}}], False),
+     ([{"type": "text", "text": "see"}, {"type": "image", "source": {}}], False),
+     ([{"type": "tool_result", "content": "42"}], False),
+     (None, True)],
+)  # fmt: skip
+def test_of_what_is_no_text_nothing_is_known(content: Any, countable: bool) -> None:
+    messages = [ASK, REPLY, {"role": "user", "content": content, "name": "x"}]
+    [added] = identified(fields(messages=messages, session_id="a")).added
+    assert math.isfinite(added) is countable
+
+
+def test_a_prompt_without_messages_adds_nobody_knows_what() -> None:
+    sent = fields(prompt=[1, 2, 3], session_id="a")
+    assert identified(sent, path="/v1/completions").request("m").added == ()

@@ -144,12 +144,12 @@ def test_who_is_told_what_when_nothing_can_be_planned() -> None:
     with pytest.raises(ApiError) as caught:
         planner.plan_for_client(TurnRequest("m-d"))
     assert caught.value.status == 503  # an empty view knows nothing of models
-    replica.engines["d"] = engine("d", Role.DECODE)
-    for model, status in (("m-d", 503), ("other", 404)):
+    replica.engines["p"] = engine("p", Role.PREFILL)
+    for model, status in (("m-p", 503), ("other", 404)):
         with pytest.raises(ApiError) as caught:
             planner.plan_for_client(TurnRequest(model))
         assert caught.value.status == status
-    assert planner.default_model() == "m-d"
+    assert planner.default_model() == "m-p"
 
 
 async def test_a_turn_waits_for_the_first_view_of_a_router_but_not_for_long(

@@ -26,6 +26,8 @@ SENTENCES = {
     "LEASE_TOO_SHORT": "the lease of the handle would not cover the turn",
     "AMBIGUOUS_SESSION": "several conversations have these very messages: a session id would tell",
     "PREFILL_UNREACHABLE": "no prefill engine takes requests: decode computes the prompt",
+    "SHORT_SUFFIX": "decode holds the conversation but for a few tokens, which it computes",
+    "NO_PREFILL_ENGINE": "no prefill engine is eligible: decode computes the prompt",
 }
 """Of each reason, by its name."""
 
