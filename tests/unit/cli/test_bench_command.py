@@ -166,7 +166,7 @@ def test_options_become_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_default_is_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     made = planned(monkeypatch, "--leg", "a=http://h:1")
-    assert (made.workload.name, made.workload.turn_count, made.clients) == ("reference", 100, 2)
+    assert (made.workload.name, made.workload.turn_count, made.clients) == ("reference", 50, 2)
     again = planned(monkeypatch, "--leg", "a=http://h:1", "--seed", "1")
     assert made.workload != again.workload
 

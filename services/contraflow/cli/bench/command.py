@@ -99,14 +99,15 @@ def _into_a_folder(
 )  # fmt: skip
 @click.option(
     "--shape", type=click.Choice(["reference", "agent"]), default="reference", show_default=True,
-    help="Long prefixes and even turns, or tools' results, pauses and forks.",
+    help="Long prefixes and even turns, or tools' results, pauses and forks. The reference's \"10 "
+    "turns\" are messages: five requests, with 500 tokens in common before each prefix.",
 )  # fmt: skip
 @click.option(
     "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
     help="Lengths from a generate_multi_turn.json of vLLM's benchmark instead of a shape.",
 )  # fmt: skip
 @click.option("--conversations", help="How many; 10 by default, 8 for agents.", **_COUNT)
-@click.option("--turns", help="Of a conversation; 10 by default, 12 for agents.", **_COUNT)
+@click.option("--turns", help="Requests of a conversation; 5 by default, 12 for agents.", **_COUNT)
 @click.option(
     "--prefix", callback=_range, metavar="A-B",
     help="Tokens before the first turn, spread evenly; 2k-24k by default, 500-4k for agents.",

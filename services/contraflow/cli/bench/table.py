@@ -18,6 +18,7 @@ _COLUMNS = [
     "turns", "leg", "n#", "prompt#", "TTFT ms#", "95 %#", "p50#", "p99#", "TPOT ms#", "E2E s#",
 ]  # fmt: skip
 _PART_COLUMNS = ["pulled#", "P's cache#", "computed#"]
+_SECONDS_COLUMNS = ["prefill ms#", "pull ms#"]
 _REASONS = 5
 
 
@@ -28,8 +29,11 @@ def print_result(
     """Times, ratios, counters and failures on standard output."""
     if rows:
         parts = any(row.parts for row in rows)
-        columns = [*_COLUMNS, *(_PART_COLUMNS if parts else ())]
-        print_table(columns, [_cells(row, parts) for row in rows])
+        timed = any(row.prefill is not None for row in rows)
+        columns = [
+            *_COLUMNS, *(_PART_COLUMNS if parts else ()), *(_SECONDS_COLUMNS if timed else ()),
+        ]  # fmt: skip
+        print_table(columns, [_cells(row, parts, timed) for row in rows])
     if compared:
         click.echo()
         print_table(
@@ -49,7 +53,7 @@ def print_result(
     _print_failures(results.failures)
 
 
-def _cells(row: Row, parts: bool) -> tuple[str, ...]:
+def _cells(row: Row, parts: bool, timed: bool) -> tuple[str, ...]:
     cells = [
         row.scope.label,
         row.leg,
@@ -61,6 +65,8 @@ def _cells(row: Row, parts: bool) -> tuple[str, ...]:
     ]
     if parts:
         cells += (f"{row.parts[name]:,.0f}" if name in row.parts else _NONE for name in PARTS)
+    if timed:
+        cells += (_NONE if one is None else f"{one * 1000:,.0f}" for one in (row.prefill, row.pull))
     return tuple(cells)
 
 
