@@ -85,8 +85,8 @@ class TurnReport:
         return self.claimed_handle_id if proven else ""
 
     def header(self) -> tuple[bytes, bytes]:
-        """The header to the client: ``name=value`` pairs, empty ones left out. ``prefill_s`` are the
-        seconds of the prefill leg, ``pull_s`` those of them that its pull took."""
+        """The header to the client: ``name=value`` pairs, empty ones left out. ``prefill_s`` is how
+        long the prefill leg took, ``pull_s`` its pull, both in seconds."""
         pairs: dict[str, object] = {
             "turn": self.turn_id,
             "decision": self.decision,

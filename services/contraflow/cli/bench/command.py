@@ -145,6 +145,11 @@ def _into_a_folder(
     "were off.",
 )  # fmt: skip
 @click.option(
+    "--primed", multiple=True, metavar="NAME",
+    help="A leg on which each history is sent once more, uncounted, before its next turn: what "
+    "prefill takes if its own cache has everything, the last answer too.",
+)  # fmt: skip
+@click.option(
     "--conversation-id", multiple=True, metavar="NAME",
     help="A leg whose requests carry conversation_id in their body, as vLLM's example proxy "
     "wants it; all carry X-Session-ID.",
@@ -177,7 +182,8 @@ def _into_a_folder(
 @click.pass_context
 def bench(
     context: click.Context, /, legs: tuple[Leg, ...], pages: tuple[Page, ...],
-    fresh_salt: tuple[str, ...], conversation_id: tuple[str, ...], api: str, **settings: Any,
+    fresh_salt: tuple[str, ...], primed: tuple[str, ...], conversation_id: tuple[str, ...],
+    api: str, **settings: Any,
 ) -> None:  # fmt: skip
     """Measure multi-turn conversations on OpenAI servers, side by side.
 
@@ -199,16 +205,24 @@ def bench(
     from contraflow.cli.bench.run import Plan, run
 
     names = {leg.name for leg in legs}
-    for option, chosen in (("fresh-salt", fresh_salt), ("conversation-id", conversation_id)):
+    special = (
+        ("fresh-salt", fresh_salt), ("primed", primed), ("conversation-id", conversation_id),
+    )  # fmt: skip
+    for option, chosen in special:
         for name in set(chosen) - names:
             raise click.UsageError(f"--{option} {name}: no --leg is called so.")
-    special = tuple(
-        replace(leg, fresh_salt=leg.name in fresh_salt, conversation_id=leg.name in conversation_id)
+    legs = tuple(
+        replace(
+            leg,
+            fresh_salt=leg.name in fresh_salt,
+            primed=leg.name in primed,
+            conversation_id=leg.name in conversation_id,
+        )
         for leg in legs
     )
     shape = {name: settings.pop(name) for name in (*_OF_A_SHAPE, "file")}
     workload = _workload(context, settings["seed"], **shape)
-    plan = Plan(workload, special, pages, tokens=api == "tokens", **settings)
+    plan = Plan(workload, legs, pages, tokens=api == "tokens", **settings)
     sys.exit(run(plan))
 
 

@@ -13,7 +13,7 @@ from contraflow.bench.multiturn.statistics import Estimate
 from contraflow.cli.bench.counters import worth_showing
 from contraflow.cli.operate.output import counted, print_table
 
-_NONE = "–"
+NONE = "–"
 _COLUMNS = [
     "turns", "leg", "n#", "prompt#", "TTFT ms#", "95 %#", "p50#", "p99#", "TPOT ms#", "E2E s#",
 ]  # fmt: skip
@@ -41,7 +41,7 @@ def print_result(
             [
                 (
                     one.scope.label, f"{one.base} ÷ {one.leg}", str(one.turns),
-                    f"{one.ttft.value:.2f}", _interval(one.ttft, 1, 2),
+                    f"{one.ttft.value:.2f}", interval(one.ttft, 1, 2),
                 )
                 for one in compared
             ],
@@ -58,30 +58,31 @@ def _cells(row: Row, parts: bool, timed: bool) -> tuple[str, ...]:
         row.scope.label,
         row.leg,
         str(row.turns),
-        _NONE if row.prompt_tokens is None else f"{row.prompt_tokens:,.0f}",
+        NONE if row.prompt_tokens is None else f"{row.prompt_tokens:,.0f}",
         *_times(row.ttft),
-        _NONE if row.tpot is None else f"{row.tpot.mean.value * 1000:,.1f}",
+        NONE if row.tpot is None else f"{row.tpot.mean.value * 1000:,.1f}",
         f"{row.e2e.mean.value:,.2f}",
     ]
     if parts:
-        cells += (f"{row.parts[name]:,.0f}" if name in row.parts else _NONE for name in PARTS)
+        cells += (f"{row.parts[name]:,.0f}" if name in row.parts else NONE for name in PARTS)
     if timed:
-        cells += (_NONE if one is None else f"{one * 1000:,.0f}" for one in (row.prefill, row.pull))
+        cells += (NONE if one is None else f"{one * 1000:,.0f}" for one in (row.prefill, row.pull))
     return tuple(cells)
 
 
 def _times(spread: Spread) -> tuple[str, ...]:
     return (
         f"{spread.mean.value * 1000:,.0f}",
-        _interval(spread.mean, 1000, 0),
+        interval(spread.mean, 1000, 0),
         f"{spread.p50 * 1000:,.0f}",
         f"{spread.p99 * 1000:,.0f}",
     )
 
 
-def _interval(estimate: Estimate, factor: float, digits: int) -> str:
+def interval(estimate: Estimate, factor: float, digits: int) -> str:
+    """Its ends times ``factor``, if it has any."""
     if estimate.low is None or estimate.high is None:
-        return _NONE
+        return NONE
     return f"{estimate.low * factor:,.{digits}f}–{estimate.high * factor:,.{digits}f}"
 
 
