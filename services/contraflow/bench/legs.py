@@ -16,6 +16,7 @@ all of them alike:
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -56,8 +57,8 @@ from contraflow.router.costs import Decides
 from contraflow.runtime.clock import SystemClock
 from contraflow.web import Origin
 
-SIZES = Sizes(4, 4, (1_500, 1_500), 150, 300)
-"""Prompts of 2,600 to 3,500 tokens from the second turn on."""
+SIZES = Sizes(4, 3, (1_700, 1_700), 150, 300)
+"""Prompts of 2,800 and 3,250 tokens from the second turn on."""
 _WARM_UP = Workload("warm-up", (Conversation(0, 300, (Turn(50, 8),) * 2),))
 _SPEC = DeploymentSpec(
     model_size="large",
@@ -93,16 +94,18 @@ class Asked:
 
 
 async def measure(asked: Asked, progress: Progress) -> int:
-    """Start the deployment, measure, tell; the exit status. Raises DeploymentError."""
+    """Start the deployment, measure, tell; the exit status. When cancelled it tells what it has.
+
+    Raises DeploymentError.
+    """
     workload = reference(asked.sizes, asked.seed)
-    done = 0
+    total, done = workload.turn_count * len(LEGS), 0
 
     def told(turn: Sample | Failure) -> None:
         nonlocal done
         done += 1
         what = f"failed: {turn.error}" if isinstance(turn, Failure) else f"{turn.ttft:.2f} s"
         which = f"conversation {turn.turn.conversation + 1}, turn {turn.turn.turn}"
-        total = workload.turn_count * len(LEGS)
         progress.done(f"{done} of {total}: {which}, {turn.leg}: {what}")
 
     async with Deployment(replace(_SPEC, engine=asked.engine), progress=progress) as deployment:
@@ -114,9 +117,11 @@ async def measure(asked: Asked, progress: Progress) -> int:
         )  # fmt: skip
         progress.waiting("first contact of the engines, in either direction")
         warm = await hold(replace(plan, workload=_WARM_UP, pages=()), SystemClock())
+        if warm.interrupted:
+            raise asyncio.CancelledError
         if failures := warm.results.failures:
             raise DeploymentError(f"{failures[0].leg} fails in the warm-up: {failures[0].error}")
-        progress.idle()
+        progress.waiting(f"{total} turns")
         held = await hold(plan, SystemClock(), told)
     judged = judge(held.results, asked.seed)
     tell(plan, held, document(held.results, judged))
@@ -128,6 +133,8 @@ async def measure(asked: Asked, progress: Progress) -> int:
         asked.markdown.write_text(markdown(held.results, judged))
     for problem in problems(held.results):
         click.echo(f"FAILED: {problem}")
+    if held.interrupted:
+        raise asyncio.CancelledError
     return 0 if all_hold(held.results, judged) else EXIT_FAILED
 
 

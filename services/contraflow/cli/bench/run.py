@@ -65,7 +65,8 @@ async def measure(plan: Plan, clock: Clock) -> int:
 
     Raises DeploymentError.
     """
-    held = await hold(plan, clock)
+    with _Bar(plan.workload.turn_count * len(plan.legs)) as bar:
+        held = await hold(plan, clock, lambda _: bar.step())
     tell(plan, held)
     if held.interrupted:
         raise asyncio.CancelledError
@@ -99,17 +100,11 @@ async def hold(
         await _warm_up(plan, endpoints, way, clock)
         before = await read_pages(plan.pages)
         cancelled = False
-        with _Bar(plan.workload.turn_count * len(plan.legs)) as bar:
-
-            def step(turn: Sample | Failure) -> None:
-                bar.step()
-                on_turn(turn)
-
-            driver = Driver(plan.workload, endpoints, way, clock, step)
-            try:
-                await driver.run(plan.clients)
-            except asyncio.CancelledError:
-                cancelled = True
+        driver = Driver(plan.workload, endpoints, way, clock, on_turn)
+        try:
+            await driver.run(plan.clients)
+        except asyncio.CancelledError:
+            cancelled = True
         counters = await _risen(plan.pages, before)
     return Held(driver.results, way.models, marker, counters, cancelled)
 
