@@ -59,7 +59,8 @@ from contraflow.web import Origin
 
 SIZES = Sizes(4, 3, (1_700, 1_700), 150, 300)
 """Prompts of 2,800 and 3,250 tokens from the second turn on."""
-_WARM_UP = Workload("warm-up", (Conversation(0, 300, (Turn(50, 8),) * 2),))
+# The answer is long enough to be pulled, or the engines would first meet in a turn that counts.
+_WARM_UP = Workload("warm-up", (Conversation(0, 300, (Turn(50, 100), Turn(50, 2))),))
 _SPEC = DeploymentSpec(
     model_size="large",
     routers=2,
@@ -119,8 +120,8 @@ async def measure(asked: Asked, progress: Progress) -> int:
         warm = await hold(replace(plan, workload=_WARM_UP, pages=()), SystemClock())
         if warm.interrupted:
             raise asyncio.CancelledError
-        if failures := warm.results.failures:
-            raise DeploymentError(f"{failures[0].leg} fails in the warm-up: {failures[0].error}")
+        if wrong := problems(warm.results):
+            raise DeploymentError(f"before anything counts: {'; '.join(wrong)}")
         progress.waiting(f"{total} turns")
         held = await hold(plan, SystemClock(), told)
     judged = judge(held.results, asked.seed)

@@ -120,15 +120,16 @@ def problems(results: Results) -> list[str]:
     ]
     for leg in LEGS:
         later = _later(results, leg)
-        wrong = sum(not _is_as_called(sample) for sample in later)
+        wrong = [sample for sample in later if not _is_as_called(sample)]
         if not later:
             found.append(f"{leg} has answered no second turn")
         elif wrong:
             pull = "must pull" if leg == BIDIRECTIONAL else "must not pull"
             local = "nothing" if leg == CACHE_OFF else "something"
+            told = ", ".join(sorted(set(map(_told, wrong))))
             found.append(
-                f"{wrong} of {len(later)} turns on {leg} are not what it is called, as the router "
-                f"tells: it {pull}, and P must find {local} in its own cache"
+                f"{len(wrong)} of {len(later)} turns on {leg} are not what it is called: it "
+                f"{pull}, and P must find {local} in its own cache; told of them: {told}"
             )
     return found
 
@@ -140,6 +141,12 @@ def _is_as_called(sample: Sample) -> bool:
     return (pulled > 0) == (sample.leg == BIDIRECTIONAL) and (
         (local > 0) == (sample.leg != CACHE_OFF)
     )
+
+
+def _told(sample: Sample) -> str:
+    names = ("decision", "reason", "denial", "outcome")
+    words = [sample.report[name] for name in names if name in sample.report]
+    return " ".join(words) or "nothing"
 
 
 def _later(results: Results, leg: str) -> list[Sample]:

@@ -35,7 +35,8 @@ def measured(
             first = Sample(leg, TurnId(conversation, 0, 1), 2000, 300, 99.0, 0.1, 100.0)
             report = {
                 "pulled": str(pulled[leg]), "local": str(local[leg]),
-                "prefill_s": str(ttft - 0.1), "pull_s": "0.05",
+                "prefill_s": str(ttft - 0.1), "pull_s": "0.05", "decision": "RECOMPUTE",
+                "denial": "TIMEOUT",
             }  # fmt: skip
             later = (
                 Sample(leg, TurnId(conversation, 0, n), 3000, 300, ttft + n, 0.1, 9.0, 0, report)
@@ -99,6 +100,7 @@ def test_a_leg_that_is_not_what_it_is_called_is_a_failure(
     (problem,) = problems(results)
     assert problem.startswith(f"6 of 6 turns on {leg} are not")
     assert told in problem
+    assert problem.endswith("told of them: RECOMPUTE TIMEOUT")
     assert not all_hold(results, judge(shifted(), seed=1))
 
 
