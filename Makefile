@@ -10,7 +10,7 @@ SCRIPTS := .ci/run $(wildcard deploy/*.sh deploy/ec2/*.sh proto/*.sh requirement
 ENGINE ?= vllm
 QUICK_TESTS := tests/unit tests/property tests/contract/*.py
 
-.PHONY: help setup env-services env-engine env-proto env-next demo test test-full check lint fix proto lock bench bench-engines clean
+.PHONY: help setup env-services env-engine env-proto env-next demo test test-full check lint fix proto lock bench bench-engines bench-idle clean
 
 help: ## list the targets
 	@sed -n -E 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -65,8 +65,12 @@ bench: env-services ## what the proof costs per 1,000 tokens, and how long a cla
 	@$(BIN)/python -m contraflow.bench.chain
 	@$(BIN)/python -m contraflow.bench.acquire
 
-bench-engines: setup ## what a request waits for on engines full of idle conversations; minutes
-	@$(BIN)/python -m contraflow.bench.engines
+bench-engines: setup ## TTFT with and without transfer back, on real engines: the ratios must hold; 20 minutes
+	@mkdir -p var
+	@$(BIN)/python -m contraflow.bench.legs --json var/bench-engines.json --markdown var/bench-engines.md
+
+bench-idle: setup ## what a request waits for on engines full of idle conversations; minutes
+	@$(BIN)/python -m contraflow.bench.idle
 
 clean: ## remove environments, caches and what the demo left
 	rm -rf .venv .venv-engine .venv-proto .venv-vllm-next .venv-lock .venv.lock .cache .mypy_cache .ruff_cache \

@@ -1,7 +1,8 @@
 """Make the demo's model: a tiny random Qwen3 whose text round-trips by construction.
 
-Usage: make_model.py DIRECTORY. Runs with the engine environment's Python; the result depends only
-on the seed. What makes chat safe to re-tokenise:
+Usage: make_model.py DIRECTORY [tiny|large]. The large one has some 74 million parameters, so that
+prefill costs, for benchmarks. Runs with the engine environment's Python; the result depends only
+on size and seed. What makes chat safe to re-tokenise:
 
 - one byte is one token and nothing merges, so text and token ids map onto each other;
 - greedy decoding never emits what would not come back from text: special tokens other than the end
@@ -31,6 +32,12 @@ LAYERS = 12
 GROWTH = 3.0
 END_OF_TURN = 0.9  # scale of its row: lower is rarer; about one free turn in two ends within 96
 SEED = 1
+SIZES = {
+    "tiny": {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "head_dim": 32},
+    "large": {
+        "hidden_size": 768, "intermediate_size": 2048, "num_attention_heads": 12, "head_dim": 64,
+    },
+}  # fmt: skip
 
 CHAT_TEMPLATE = """\
 {%- if tools %}
@@ -78,16 +85,13 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     return wrapped
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
-    """A random model in float32, a function of `SEED` alone."""
+def make_model(tokenizer: PreTrainedTokenizerFast, size: str = "tiny") -> Qwen3ForCausalLM:
+    """A random model in float32, a function of `SEED` and the size, one of `SIZES`."""
     config = Qwen3Config(
         vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
         num_hidden_layers=LAYERS,
-        num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=32,
+        **SIZES[size],
         max_position_embeddings=MAX_TOKENS,
         tie_word_embeddings=False,
         pad_token_id=PAD,
@@ -136,10 +140,10 @@ def _keep_to_plain_text(rows: torch.Tensor, tokenizer: PreTrainedTokenizerFast) 
     rows[IM_END] *= END_OF_TURN
 
 
-def main(directory: Path) -> None:
+def main(directory: Path, size: str = "tiny") -> None:
     """Write model, tokenizer and template to `directory`."""
     tokenizer = make_tokenizer()
-    model = make_model(tokenizer)
+    model = make_model(tokenizer, size)
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(directory)
     model.save_pretrained(directory)
@@ -149,6 +153,6 @@ def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3) or not set(sys.argv[2:]) <= set(SIZES):
         sys.exit(__doc__)
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -85,7 +85,8 @@ class TurnReport:
         return self.claimed_handle_id if proven else ""
 
     def header(self) -> tuple[bytes, bytes]:
-        """The header to the client: ``name=value`` pairs, empty ones left out."""
+        """The header to the client: ``name=value`` pairs, empty ones left out. ``prefill_s`` is how
+        long the prefill leg took, ``pull_s`` its pull, both in seconds."""
         pairs: dict[str, object] = {
             "turn": self.turn_id,
             "decision": self.decision,
@@ -94,6 +95,7 @@ class TurnReport:
             "retried": "+".join(self.retries),
             "offered": self.offered_tokens or "",
             **self._tokens(),
+            **self._times(),
             "prefill": self.prefill,
             "decode": self.decode,
         }
@@ -125,6 +127,14 @@ class TurnReport:
             **{f"{name}_ms": round(value * 1e3, 2) for name, value in self.seconds.items()},
             **({"error": self.error} if self.error else {}),
         }
+
+    def _times(self) -> dict[str, object]:
+        times: dict[str, object] = {}
+        if "prefill" in self.seconds:
+            times["prefill_s"] = f"{self.seconds['prefill']:.4f}"
+        if self.pull is not None and self.pull.pulled_tokens:
+            times["pull_s"] = f"{self.pull.wall_seconds:.4f}"
+        return times
 
     def _tokens(self) -> dict[str, object]:
         pull = self.pull

@@ -243,6 +243,34 @@ async def test_salts_are_fresh_on_the_legs_that_ask_for_it(world: World) -> None
     assert not any("cache_salt" in one.body for one in world.log if one.server == "a")
 
 
+async def test_a_primed_leg_gets_each_history_once_more_before_its_next_turn(world: World) -> None:
+    await world.serve("a", "b")
+    driver = world.driver(
+        Workload("x", PLAIN.conversations[:1]), kinds={"b": {"primed": True}}
+    )  # fmt: skip
+    await driver.run(1)
+    sent = {
+        name: [
+            (len(one.said), one.body["max_tokens"]) for one in world.log if one.server == name
+        ]
+        for name in "ab"
+    }  # fmt: skip
+    assert sent == {
+        "a": [(1, 2), (3, 2), (5, 2)], "b": [(1, 2), (2, 1), (3, 2), (4, 1), (5, 2)],
+    }  # fmt: skip
+    prompts = [one.said for one in world.log if one.server == "b"]
+    assert prompts[2][:2] == prompts[1]
+    assert [sample.turn.turn for sample in driver.results.of("b")] == [1, 2, 3]
+
+
+async def test_a_history_that_can_not_be_sent_again_is_a_failed_turn(world: World) -> None:
+    await world.serve("a")
+    world.servers["a"].meet = on("a", 2, refuses)
+    driver = world.driver(PLAIN, kinds={"a": {"primed": True}})
+    await driver.run(1)
+    assert driver.results.failures[0].turn == TurnId(0, 0, 2)
+
+
 async def test_bodies_name_the_conversation_on_the_legs_that_ask_for_it(world: World) -> None:
     await world.serve("a", "b")
     await world.driver(PLAIN, kinds={"b": {"conversation_id": True}}).run(1)

@@ -12,7 +12,7 @@ from contraflow.bench.multiturn.plots import PlotsMissing, draw
 from contraflow.bench.multiturn.report import Row, rows
 
 LEGS = ["leg one", "leg two"]
-PARTS = {"pulled": "900", "local": "0", "computed": "100"}
+TOLD = {"pulled": "900", "prefill_s": "0.4", "pull_s": "0.1"}
 
 
 def made(report: dict[str, str], prompt: int | None = 1000) -> list[Row]:
@@ -29,24 +29,25 @@ def test_without_matplotlib_it_says_how_to_install_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(PlotsMissing, match=r"pip install 'contraflow\[services,bench\]'"):
-        draw(made(PARTS), LEGS, tmp_path)
+        draw(made(TOLD), LEGS, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("report", "prompt", "labels"),
     [
         (
-            PARTS,
+            TOLD,
             1000,
             {
                 "ttft": ("prompt, tokens", "leg one", "leg two"),
-                "prefill": ("pulled from D", "computed", "leg one", "leg two"),
+                "prefill": ("pull from D", "rest of prefill", "leg one", "leg two"),
             },
         ),
         ({}, 1000, {"ttft": ("prompt, tokens", "leg one", "leg two")}),
-        (PARTS, None, {}),
+        ({"pulled": "900"}, 1000, {"ttft": ("prompt, tokens", "leg one", "leg two")}),
+        (TOLD, None, {}),
     ],
-    ids=["all", "no report of the router", "no lengths"],
+    ids=["all", "no report of the router", "a report without times", "no lengths"],
 )
 def test_a_figure_is_drawn_of_what_is_known(
     report: dict[str, str], prompt: int | None, labels: dict[str, tuple[str, ...]], tmp_path: Path

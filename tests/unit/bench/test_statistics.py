@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -75,6 +76,18 @@ def test_rows_are_by_scope_and_leg_and_tell_only_what_was_told() -> None:
     assert made[1].parts == {"pulled": 40.0}
     assert made[1].ttft.mean.value == pytest.approx(0.3)
     assert (made[0].parts, made[0].prompt_tokens) == ({}, None)
+
+
+def test_seconds_of_prefill_are_means_over_the_turns_that_told_and_no_pull_took_none() -> None:
+    told = [{"prefill_s": "0.6", "pull_s": "0.2"}, {"prefill_s": "0.2"}, {"pulled": "7"}]
+    results = Results(
+        [replace(sample("a", 0, n, 0.9), report=one) for n, one in enumerate(told, 1)]
+    )
+    whole = rows(results, ["a"], seed=1)[0]
+    assert whole.prefill == pytest.approx(0.4)
+    assert whole.pull == pytest.approx(0.1)
+    last = next(row for row in rows(results, ["a"], seed=1) if row.scope.label == "turn 3")
+    assert (last.prefill, last.pull) == (None, None)
 
 
 def test_legs_are_compared_over_the_turns_that_both_have_answered() -> None:

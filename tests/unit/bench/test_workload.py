@@ -11,16 +11,16 @@ from contraflow.bench.multiturn.shapes import AGENT, REFERENCE, agent, reference
 from contraflow.bench.multiturn.workload import Conversation, Fork, Turn, Workload
 
 
-def test_the_reference_is_ten_times_ten_turns_over_evenly_spread_prefixes() -> None:
+def test_the_reference_is_ten_times_five_turns_over_evenly_spread_prefixes() -> None:
     workload = reference(REFERENCE, seed=1)
-    assert workload.turn_count == 100
+    assert workload.turn_count == 50
     prefixes = sorted(one.prefix_tokens for one in workload.conversations)
     assert (prefixes[0], prefixes[-1]) == (2_000, 24_000)
     gaps = {high - low for low, high in pairwise(prefixes)}
     assert max(gaps) - min(gaps) <= 1
     turns = {turn for one in workload.conversations for turn in one.turns}
     assert turns == {Turn(150, 300)}
-    assert workload.longest == 24_000 + 10 * 450
+    assert workload.longest == 500 + 24_000 + 5 * 450
 
 
 @pytest.mark.parametrize("shape", [reference, agent])

@@ -152,12 +152,14 @@ def planned(monkeypatch: pytest.MonkeyPatch, *words: str) -> Plan:
 def test_options_become_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     made = planned(
         monkeypatch, "--leg", "a=http://h:1/v1/", "--leg", "b=http://h:2", "--fresh-salt", "b",
-        "--conversation-id", "a",
+        "--conversation-id", "a", "--primed", "b",
         "--prefix", "1k-3k", "--conversations", "3", "--turns", "2", "--input", "5",
         "--output", "7", "--metrics", "http://h:3", "--metrics", "D=http://h:4/m",
     )  # fmt: skip
-    assert [(str(leg.origin), leg.fresh_salt, leg.conversation_id) for leg in made.legs] == [
-        ("http://h:1", False, True), ("http://h:2", True, False),
+    assert [
+        (str(leg.origin), leg.fresh_salt, leg.conversation_id, leg.primed) for leg in made.legs
+    ] == [
+        ("http://h:1", False, True, False), ("http://h:2", True, False, True),
     ]  # fmt: skip
     assert [page.label for page in made.pages] == ["http://h:3", "D"]
     assert sorted(one.prefix_tokens for one in made.workload.conversations) == [1000, 2000, 3000]
@@ -166,7 +168,7 @@ def test_options_become_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_default_is_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     made = planned(monkeypatch, "--leg", "a=http://h:1")
-    assert (made.workload.name, made.workload.turn_count, made.clients) == ("reference", 100, 2)
+    assert (made.workload.name, made.workload.turn_count, made.clients) == ("reference", 50, 2)
     again = planned(monkeypatch, "--leg", "a=http://h:1", "--seed", "1")
     assert made.workload != again.workload
 

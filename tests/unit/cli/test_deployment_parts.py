@@ -210,6 +210,16 @@ def test_the_services_accept_their_configuration(tmp_path: Path) -> None:
     assert len({directory.tier, agent.tier, router.tier}) == 3
 
 
+def test_routers_decide_as_the_spec_says_in_their_order(tmp_path: Path) -> None:
+    spec = DeploymentSpec(routers=3, decisions=("never", "always"))
+    chosen = addresses(spec)
+    services = Services(spec, chosen, tmp_path)
+    configs = [
+        load(Path(services.router(router).command[-1]), RouterConfig) for router in chosen.routers
+    ]
+    assert [config.decision for config in configs] == ["never", "always", "threshold"]
+
+
 def test_configuration_is_for_its_owner_only(tmp_path: Path) -> None:
     spec = DeploymentSpec()
     chosen = addresses(spec, tmp_path)

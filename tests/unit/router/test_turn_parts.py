@@ -112,8 +112,18 @@ def test_the_header_can_be_parsed() -> None:
         "turn": "t1", "decision": "PULL", "reason": "HANDLE_AVAILABLE", "offered": "300",
         "discarded": "1", "pulled": "107",
         "local": "192", "computed": "41", "outcome": "PULLED", "bytes": "9",
-        "prefill": "p__x_1_",
+        "prefill": "p__x_1_", "pull_s": "0.0000",
     }  # fmt: skip
+
+
+def test_the_header_tells_what_prefill_and_its_pull_took() -> None:
+    report = TurnReport("t1", "r1", seconds={"prefill": 0.61234, "total": 9.0})
+    assert parse_header(report.header()[1].decode()) == {"turn": "t1", "prefill_s": "0.6123"}
+    report.pull = Pull("PULLED", pulled_tokens=107, wall_seconds=0.0712)
+    told = parse_header(report.header()[1].decode())
+    assert (told["prefill_s"], told["pull_s"]) == ("0.6123", "0.0712")
+    report.pull = Pull("DECLINED_UNWANTED", wall_seconds=0.0712)
+    assert "pull_s" not in parse_header(report.header()[1].decode())
 
 
 def test_headers_for_clients() -> None:

@@ -95,8 +95,11 @@ class Driver:
             if name not in histories:
                 continue
             history = histories[name]
-            history.say(turn.input_tokens, self._random(name, conversation, f"{branch}/{number}"))
+            random = self._random(name, conversation, f"{branch}/{number}")
             try:
+                if endpoint.leg.primed and number > 1:
+                    await self._send(endpoint, history, which, 1)
+                history.say(turn.input_tokens, random)
                 reply = await self._ask(endpoint, history, which, turn)
             except TurnError as error:
                 del histories[name]
@@ -110,9 +113,19 @@ class Driver:
                 self._on_turn(sample)
 
     async def _ask(self, endpoint: Endpoint, history: History, which: TurnId, turn: Turn) -> Reply:
+        reply = await self._send(endpoint, history, which, turn.output_tokens)
+        try:
+            history.hear(reply.answer())
+        except ValueError as error:
+            raise TurnError(str(error)) from None
+        return reply
+
+    async def _send(
+        self, endpoint: Endpoint, history: History, which: TurnId, output_tokens: int
+    ) -> Reply:
         leg, way = endpoint.leg, self._way
         body = {
-            "model": way.models[leg.name], "max_tokens": turn.output_tokens,
+            "model": way.models[leg.name], "max_tokens": output_tokens,
             **history.body(), **_ALWAYS, **way.extra,
         }  # fmt: skip
         if leg.fresh_salt:
@@ -121,12 +134,7 @@ class Driver:
         session = f"bench-{way.run}-{leg.name}-{which.conversation}"
         if leg.conversation_id:
             body["conversation_id"] = session
-        reply = await endpoint.send(history.path, body, session)
-        try:
-            history.hear(reply.answer())
-        except ValueError as error:
-            raise TurnError(str(error)) from None
-        return reply
+        return await endpoint.send(history.path, body, session)
 
     def _random(self, leg: str, conversation: Conversation, what: str) -> Random:
         return Random(f"{self._way.run}/{leg}/{conversation.number}/{what}")

@@ -29,12 +29,15 @@ class TurnError(Exception):
 class Leg:
     """A name and a server. ``fresh_salt``: each request gets a ``cache_salt`` of its own, which
     keeps vLLM from finding anything in its prefix cache. ``conversation_id``: the body names the
-    conversation, too, where vLLM's example proxy looks for it."""
+    conversation, too, where vLLM's example proxy looks for it. ``primed``: before a turn from the
+    second on its history is sent without what the turn adds, for one token that is not measured,
+    so that the prefill engine's own cache has the last answer too."""
 
     name: str
     origin: Origin
     fresh_salt: bool = False
     conversation_id: bool = False
+    primed: bool = False
 
 
 @dataclass(slots=True)

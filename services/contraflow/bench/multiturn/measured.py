@@ -41,6 +41,12 @@ class Sample:
         except (KeyError, ValueError):
             return None
 
+    def prefill_seconds(self) -> tuple[float, float] | None:
+        """The prefill leg's, and those of them that a pull took, 0 without one; None if the
+        report does not tell."""
+        whole = self.told("prefill_s")
+        return None if whole is None else (whole, self.told("pull_s") or 0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:

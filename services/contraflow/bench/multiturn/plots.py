@@ -1,4 +1,4 @@
-"""The figures: TTFT by prompt length, and what prefill was made of. Needs matplotlib."""
+"""The figures: TTFT by prompt length, and what of it prefill took. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from contraflow.bench.multiturn.report import PARTS, Row
+from contraflow.bench.multiturn.report import Row
 
-_NAMES = {"pulled": "pulled from D", "local": "P's own cache", "computed": "computed"}
-_SHADES = dict(zip(PARTS, ("#2b8a3e", "#94d3a2", "#c92a2a"), strict=True))
+_SHADES = {"pull from D": "#2b8a3e", "rest of prefill": "#c92a2a", "decode's part": "#adb5bd"}
 _FORMATS = ("png", "svg")
 
 
@@ -39,8 +38,8 @@ def draw(rows: Sequence[Row], legs: Sequence[str], folder: Path) -> list[Path]:
     written = []
     if by_length:
         written += _save(_ttft(new_figure, by_length, legs), folder / "ttft")
-    if parted := [row for row in by_length if row.parts]:
-        written += _save(_prefill(new_figure, parted, legs), folder / "prefill")
+    if timed := [row for row in by_length if row.prefill is not None]:
+        written += _save(_prefill(new_figure, timed, legs), folder / "prefill")
     return written
 
 
@@ -74,17 +73,23 @@ def _prefill(new_figure: Any, rows: Sequence[Row], legs: Sequence[str]) -> Any:
     for row in rows:
         at = scopes.index(row.scope) + (told.index(row.leg) - (len(told) - 1) / 2) * width
         bottom = 0.0
-        for part in PARTS:
-            height = row.parts.get(part, 0.0)
-            axes.bar(at, height, width * 0.92, bottom=bottom, color=_SHADES[part])
-            bottom += height
+        for part, seconds in _parts(row).items():
+            axes.bar(at, seconds * 1000, width * 0.92, bottom=bottom, color=_SHADES[part])
+            bottom += seconds * 1000
         axes.text(at, bottom, row.leg, rotation=90, ha="center", va="bottom", fontsize=7)
     axes.set_xticks(range(len(scopes)), [scope.label for scope in scopes], rotation=20)
-    axes.set(ylabel="tokens of a prompt, mean")
+    axes.set(ylabel="TTFT, ms (mean)")
     axes.margins(y=0.2)
-    handles = [axes.bar(0, 0, color=_SHADES[part], label=_NAMES[part]) for part in PARTS]
+    handles = [axes.bar(0, 0, color=shade, label=part) for part, shade in _SHADES.items()]
     axes.legend(handles=handles, loc="upper left")
     return figure
+
+
+def _parts(row: Row) -> dict[str, float]:
+    """Seconds until the first token, by shade. Some turns may not have told of prefill."""
+    prefill, pull = row.prefill or 0.0, row.pull or 0.0
+    seconds = (pull, max(0.0, prefill - pull), max(0.0, row.ttft.mean.value - prefill))
+    return dict(zip(_SHADES, seconds, strict=True))
 
 
 def _length(row: Row) -> float:

@@ -46,7 +46,8 @@ class Spread:
 class Row:
     """A leg's figures within a scope. ``parts`` are mean tokens of a prompt by where its KV came
     from (pulled from a decode engine, the prefill engine's own cache, computed) over those turns
-    that told, empty if none did; ``cached`` likewise, of the usage."""
+    that told, empty if none did; ``cached`` likewise, of the usage. ``prefill`` are mean seconds
+    of the prefill leg, ``pull`` those of them that a pull took; None likewise."""
 
     leg: str
     scope: Scope
@@ -57,6 +58,8 @@ class Row:
     prompt_tokens: float | None
     cached_tokens: float | None
     parts: dict[str, float]
+    prefill: float | None = None
+    pull: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,7 @@ def document(results: Results, legs: Sequence[str], seed: int) -> dict[str, Any]
 
 
 def _row(leg: str, scope: Scope, samples: Sequence[Sample], seed: int) -> Row:
+    seconds = [one for sample in samples if (one := sample.prefill_seconds())]
     told = {name: _average(sample.told(name) for sample in samples) for name in PARTS}
     return Row(
         leg=leg,
@@ -152,6 +156,8 @@ def _row(leg: str, scope: Scope, samples: Sequence[Sample], seed: int) -> Row:
         prompt_tokens=_average(sample.prompt_tokens for sample in samples),
         cached_tokens=_average(sample.cached_tokens for sample in samples),
         parts={name: value for name, value in told.items() if value is not None},
+        prefill=_average(whole for whole, _ in seconds),
+        pull=_average(pull for _, pull in seconds),
     )
 
 

@@ -25,9 +25,10 @@ class Sizes:
     think_seconds: float = 0.0
 
 
-REFERENCE = Sizes(10, 10, (2_000, 24_000), 150, 300)
+REFERENCE = Sizes(10, 5, (2_000, 24_000), 150, 300)
 AGENT = Sizes(8, 12, (500, 4_000), 400, 120, 1.0)
 
+_REFERENCE_COMMON = 500
 _COMMON = 2_000
 _USER_EVERY = 5
 _USER_TOKENS = 60
@@ -40,13 +41,15 @@ _MOST = 8
 def reference(sizes: Sizes, seed: int) -> Workload:
     """Prefixes evenly spread, one for each conversation; all else constant and without pauses.
 
-    The order is the seed's, lest length be confused with what the machine does meanwhile.
+    The order is the seed's, lest length be confused with what the machine does meanwhile. As the
+    published scripts have it, all conversations begin with the same 500 tokens, and their "10
+    turns" are messages, answers included: five requests.
     """
     lengths = _spread(sizes.prefix, sizes.conversations)
     Random(f"{seed}/reference").shuffle(lengths)
     turns = (Turn(sizes.input_tokens, sizes.output_tokens),) * sizes.turns
     conversations = (Conversation(n, length, turns) for n, length in enumerate(lengths))
-    return Workload("reference", tuple(conversations))
+    return Workload("reference", tuple(conversations), _REFERENCE_COMMON)
 
 
 def agent(sizes: Sizes, seed: int) -> Workload:

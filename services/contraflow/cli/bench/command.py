@@ -99,14 +99,15 @@ def _into_a_folder(
 )  # fmt: skip
 @click.option(
     "--shape", type=click.Choice(["reference", "agent"]), default="reference", show_default=True,
-    help="Long prefixes and even turns, or tools' results, pauses and forks.",
+    help="Long prefixes and even turns, or tools' results, pauses and forks. The reference's \"10 "
+    "turns\" are messages: five requests, with 500 tokens in common before each prefix.",
 )  # fmt: skip
 @click.option(
     "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
     help="Lengths from a generate_multi_turn.json of vLLM's benchmark instead of a shape.",
 )  # fmt: skip
 @click.option("--conversations", help="How many; 10 by default, 8 for agents.", **_COUNT)
-@click.option("--turns", help="Of a conversation; 10 by default, 12 for agents.", **_COUNT)
+@click.option("--turns", help="Requests of a conversation; 5 by default, 12 for agents.", **_COUNT)
 @click.option(
     "--prefix", callback=_range, metavar="A-B",
     help="Tokens before the first turn, spread evenly; 2k-24k by default, 500-4k for agents.",
@@ -144,6 +145,11 @@ def _into_a_folder(
     "were off.",
 )  # fmt: skip
 @click.option(
+    "--primed", multiple=True, metavar="NAME",
+    help="A leg on which each history is sent once more, uncounted, before its next turn: what "
+    "prefill takes if its own cache has everything, the last answer too.",
+)  # fmt: skip
+@click.option(
     "--conversation-id", multiple=True, metavar="NAME",
     help="A leg whose requests carry conversation_id in their body, as vLLM's example proxy "
     "wants it; all carry X-Session-ID.",
@@ -176,7 +182,8 @@ def _into_a_folder(
 @click.pass_context
 def bench(
     context: click.Context, /, legs: tuple[Leg, ...], pages: tuple[Page, ...],
-    fresh_salt: tuple[str, ...], conversation_id: tuple[str, ...], api: str, **settings: Any,
+    fresh_salt: tuple[str, ...], primed: tuple[str, ...], conversation_id: tuple[str, ...],
+    api: str, **settings: Any,
 ) -> None:  # fmt: skip
     """Measure multi-turn conversations on OpenAI servers, side by side.
 
@@ -198,16 +205,24 @@ def bench(
     from contraflow.cli.bench.run import Plan, run
 
     names = {leg.name for leg in legs}
-    for option, chosen in (("fresh-salt", fresh_salt), ("conversation-id", conversation_id)):
+    special = (
+        ("fresh-salt", fresh_salt), ("primed", primed), ("conversation-id", conversation_id),
+    )  # fmt: skip
+    for option, chosen in special:
         for name in set(chosen) - names:
             raise click.UsageError(f"--{option} {name}: no --leg is called so.")
-    special = tuple(
-        replace(leg, fresh_salt=leg.name in fresh_salt, conversation_id=leg.name in conversation_id)
+    legs = tuple(
+        replace(
+            leg,
+            fresh_salt=leg.name in fresh_salt,
+            primed=leg.name in primed,
+            conversation_id=leg.name in conversation_id,
+        )
         for leg in legs
     )
     shape = {name: settings.pop(name) for name in (*_OF_A_SHAPE, "file")}
     workload = _workload(context, settings["seed"], **shape)
-    plan = Plan(workload, special, pages, tokens=api == "tokens", **settings)
+    plan = Plan(workload, legs, pages, tokens=api == "tokens", **settings)
     sys.exit(run(plan))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -19,6 +19,7 @@ from contraflow.bench.multiturn import plots, report
 from contraflow.bench.multiturn.driver import Driver, Way, tokens_per_word
 from contraflow.bench.multiturn.endpoint import Endpoint, Leg, Model, TurnError
 from contraflow.bench.multiturn.history import ChatHistory, History, TokenHistory
+from contraflow.bench.multiturn.measured import Failure, Results, Sample
 from contraflow.bench.multiturn.workload import Workload
 from contraflow.cli.bench.counters import Page, PageUnreadable, read_pages, risen
 from contraflow.cli.bench.table import print_result
@@ -64,6 +65,32 @@ async def measure(plan: Plan, clock: Clock) -> int:
 
     Raises DeploymentError.
     """
+    with _Bar(plan.workload.turn_count * len(plan.legs)) as bar:
+        held = await hold(plan, clock, lambda _: bar.step())
+    tell(plan, held)
+    if held.interrupted:
+        raise asyncio.CancelledError
+    return EXIT_FAILED if held.results.failures else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What came of a plan. ``counters`` by page, ``interrupted`` if it was cancelled."""
+
+    results: Results
+    models: Mapping[str, str]
+    marker: str
+    counters: Mapping[str, Mapping[str, float]]
+    interrupted: bool
+
+
+async def hold(
+    plan: Plan, clock: Clock, on_turn: Callable[[Sample | Failure], None] = lambda _: None
+) -> Held:
+    """Hold the conversations of a plan. When cancelled meanwhile, it returns what it has.
+
+    Raises DeploymentError.
+    """
     if plan.plots:
         _need_plots()
     with closing(UpstreamClient(ClientLimits(pool_timeout=plan.timeout))) as client:
@@ -73,19 +100,13 @@ async def measure(plan: Plan, clock: Clock) -> int:
         await _warm_up(plan, endpoints, way, clock)
         before = await read_pages(plan.pages)
         cancelled = False
-        with _Bar(plan.workload.turn_count * len(plan.legs)) as bar:
-            driver = Driver(plan.workload, endpoints, way, clock, lambda _: bar.step())
-            try:
-                await driver.run(plan.clients)
-            except asyncio.CancelledError:
-                cancelled = True
+        driver = Driver(plan.workload, endpoints, way, clock, on_turn)
+        try:
+            await driver.run(plan.clients)
+        except asyncio.CancelledError:
+            cancelled = True
         counters = await _risen(plan.pages, before)
-    if cancelled:
-        note("stopped: these are the turns measured up to then")
-    _tell(plan, driver, way, marker, counters, interrupted=cancelled)
-    if cancelled:
-        raise asyncio.CancelledError
-    return EXIT_FAILED if driver.results.failures else 0
+    return Held(driver.results, way.models, marker, counters, cancelled)
 
 
 async def _way(plan: Plan, endpoints: Sequence[Endpoint], run_id: str) -> Way:
@@ -162,32 +183,33 @@ async def _risen(
         return {}
 
 
-def _tell(
-    plan: Plan, driver: Driver, way: Way, marker: str, counters: dict[str, dict[str, float]], *,
-    interrupted: bool,
-) -> None:  # fmt: skip
-    results, legs = driver.results, [leg.name for leg in plan.legs]
+def tell(plan: Plan, held: Held, more: Mapping[str, Any] | None = None) -> None:
+    """Print the result and write the files of the plan, with ``more`` in the JSON."""
+    if held.interrupted:
+        note("stopped: these are the turns measured up to then")
+    results, legs = held.results, [leg.name for leg in plan.legs]
     rows = report.rows(results, legs, plan.seed)
-    print_result(rows, report.comparisons(results, legs, plan.seed), results, counters)
+    print_result(rows, report.comparisons(results, legs, plan.seed), results, held.counters)
     if plan.json:
         head = {
             "contraflow": contraflow.__version__,
             "workload": asdict(plan.workload),
             "legs": [
                 {
-                    "name": leg.name, "url": str(leg.origin), "model": way.models[leg.name],
-                    "fresh_salt": leg.fresh_salt, "conversation_id": leg.conversation_id,
+                    "name": leg.name, "url": str(leg.origin), "model": held.models[leg.name],
+                    "fresh_salt": leg.fresh_salt, "primed": leg.primed,
+                    "conversation_id": leg.conversation_id,
                 }
                 for leg in plan.legs
             ],
             "api": "tokens" if plan.tokens else "chat",
             "clients": plan.clients,
             "seed": plan.seed,
-            "marker": marker,
-            "interrupted": interrupted,
-            "counters": counters,
+            "marker": held.marker,
+            "interrupted": held.interrupted,
+            "counters": held.counters,
         }  # fmt: skip
-        whole = {**head, **report.document(results, legs, plan.seed)}
+        whole = {**head, **(more or {}), **report.document(results, legs, plan.seed)}
         plan.json.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
         note(f"written: {plan.json}")
     if plan.plots:

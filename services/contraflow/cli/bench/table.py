@@ -13,11 +13,12 @@ from contraflow.bench.multiturn.statistics import Estimate
 from contraflow.cli.bench.counters import worth_showing
 from contraflow.cli.operate.output import counted, print_table
 
-_NONE = "–"
+NONE = "–"
 _COLUMNS = [
     "turns", "leg", "n#", "prompt#", "TTFT ms#", "95 %#", "p50#", "p99#", "TPOT ms#", "E2E s#",
 ]  # fmt: skip
 _PART_COLUMNS = ["pulled#", "P's cache#", "computed#"]
+_SECONDS_COLUMNS = ["prefill ms#", "pull ms#"]
 _REASONS = 5
 
 
@@ -28,8 +29,11 @@ def print_result(
     """Times, ratios, counters and failures on standard output."""
     if rows:
         parts = any(row.parts for row in rows)
-        columns = [*_COLUMNS, *(_PART_COLUMNS if parts else ())]
-        print_table(columns, [_cells(row, parts) for row in rows])
+        timed = any(row.prefill is not None for row in rows)
+        columns = [
+            *_COLUMNS, *(_PART_COLUMNS if parts else ()), *(_SECONDS_COLUMNS if timed else ()),
+        ]  # fmt: skip
+        print_table(columns, [_cells(row, parts, timed) for row in rows])
     if compared:
         click.echo()
         print_table(
@@ -37,7 +41,7 @@ def print_result(
             [
                 (
                     one.scope.label, f"{one.base} ÷ {one.leg}", str(one.turns),
-                    f"{one.ttft.value:.2f}", _interval(one.ttft, 1, 2),
+                    f"{one.ttft.value:.2f}", interval(one.ttft, 1, 2),
                 )
                 for one in compared
             ],
@@ -49,33 +53,36 @@ def print_result(
     _print_failures(results.failures)
 
 
-def _cells(row: Row, parts: bool) -> tuple[str, ...]:
+def _cells(row: Row, parts: bool, timed: bool) -> tuple[str, ...]:
     cells = [
         row.scope.label,
         row.leg,
         str(row.turns),
-        _NONE if row.prompt_tokens is None else f"{row.prompt_tokens:,.0f}",
+        NONE if row.prompt_tokens is None else f"{row.prompt_tokens:,.0f}",
         *_times(row.ttft),
-        _NONE if row.tpot is None else f"{row.tpot.mean.value * 1000:,.1f}",
+        NONE if row.tpot is None else f"{row.tpot.mean.value * 1000:,.1f}",
         f"{row.e2e.mean.value:,.2f}",
     ]
     if parts:
-        cells += (f"{row.parts[name]:,.0f}" if name in row.parts else _NONE for name in PARTS)
+        cells += (f"{row.parts[name]:,.0f}" if name in row.parts else NONE for name in PARTS)
+    if timed:
+        cells += (NONE if one is None else f"{one * 1000:,.0f}" for one in (row.prefill, row.pull))
     return tuple(cells)
 
 
 def _times(spread: Spread) -> tuple[str, ...]:
     return (
         f"{spread.mean.value * 1000:,.0f}",
-        _interval(spread.mean, 1000, 0),
+        interval(spread.mean, 1000, 0),
         f"{spread.p50 * 1000:,.0f}",
         f"{spread.p99 * 1000:,.0f}",
     )
 
 
-def _interval(estimate: Estimate, factor: float, digits: int) -> str:
+def interval(estimate: Estimate, factor: float, digits: int) -> str:
+    """Its ends times ``factor``, if it has any."""
     if estimate.low is None or estimate.high is None:
-        return _NONE
+        return NONE
     return f"{estimate.low * factor:,.{digits}f}–{estimate.high * factor:,.{digits}f}"
 
 

@@ -176,14 +176,15 @@ class Deployment:
             self._progress.waiting("stopping all processes")
 
     async def _demo_model(self, python: Path) -> Path:
-        target = self._project.model_dir()
+        target = self._project.model_dir(self.spec.model_size)
         if not target.exists():
-            self._progress.waiting("making the demo's model")
+            self._progress.waiting(f"making the {self.spec.model_size} model")
             target.parent.mkdir(parents=True, exist_ok=True)
             # Made aside, then moved: a run that is interrupted leaves no half of a model.
             with temporary_folder(target.parent, "model-") as folder:
                 made = folder / "model"
-                command = [str(python), str(self._project.model_maker), str(made)]
+                maker = str(self._project.model_maker)
+                command = [str(python), maker, str(made), self.spec.model_size]
                 await self._supervisor.run(ProcessSpec("make-model", command, hint=_SETUP_HINT))
                 with suppress(OSError):  # another run was faster
                     made.rename(target)

@@ -44,8 +44,8 @@ class Project:
             raise SetupMissing(f"no engine environment: {python} is missing; run `make setup`")
         return python
 
-    def model_dir(self) -> Path:
-        """Where the demo's model is kept: a folder for each version of its maker.
+    def model_dir(self, size: str = "tiny") -> Path:
+        """Where the demo's model of a size is kept: a folder for each version of its maker.
 
         Raises SetupMissing outside a checkout.
         """
@@ -55,7 +55,7 @@ class Project:
                 "from a checkout of the project"
             )
         digest = hashlib.sha256(self.model_maker.read_bytes()).hexdigest()[:12]
-        return self.root / ".cache" / f"demo-model-{digest}"
+        return self.root / ".cache" / f"demo-model-{size}-{digest}"
 
     def new_run_dir(self) -> HeldFolder:
         """A new folder; of earlier ones that nobody holds all but the last few go, and what is

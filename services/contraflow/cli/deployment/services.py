@@ -61,7 +61,7 @@ class Services:
 
     def router(self, router: RouterHandle) -> ProcessSpec:
         """A router."""
-        config = {
+        config: dict[str, Any] = {
             "listen": router.http.removeprefix("http://"),
             "grpc_listen": router.grpc,
             "directory": [self._dialled("directory", self.addresses.directory)],
@@ -73,6 +73,9 @@ class Services:
             "log_level": self.spec.log_level,
             "tenants": {name: {"api_keys": keys} for name, keys in self.spec.api_keys.items()},
         }
+        decisions = dict(zip(self.addresses.routers, self.spec.decisions, strict=False))
+        if router in decisions:
+            config["decision"] = decisions[router]
         return self._service(router.name, "router", config, ROUTER_TIER)
 
     def _dialled(self, name: str, listens: str) -> str:

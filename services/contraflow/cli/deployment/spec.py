@@ -31,6 +31,8 @@ class DeploymentSpec:
 
     engine: EngineKind = EngineKind.VLLM
     model_dir: Path | None = None
+    model_size: str = "tiny"
+    """Of the model that is made; ``large`` for one on which prefill costs seconds."""
     engine_python: Path | None = None
     run_dir: Path | None = None
     prefills: int = 1
@@ -71,6 +73,8 @@ class DeploymentSpec:
     acquire_deadline: float = 2.0
     """Longest wait of a router for a claim: long, since everything shares a few cores."""
     recompute_threshold_tokens: int = 64
+    decisions: tuple[str, ...] = ()
+    """``decision`` of the first routers, in their order; the others keep the default."""
     dialled: Mapping[str, str] = field(default_factory=dict)
     """What others dial to reach ``etcd``, ``directory``, ``agent`` or ``engines`` (the agent's
     socket), where a test stands in between. By default what it listens on."""

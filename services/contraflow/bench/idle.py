@@ -1,5 +1,5 @@
 """How long a request waits for an engine that idle conversations have filled, with Contraflow and
-with vLLM's own NixlConnector: ``python -m contraflow.bench.engines [--json] [--engine sim]``.
+with vLLM's own NixlConnector: ``python -m contraflow.bench.idle [--json] [--engine sim]``.
 
 Both deployments run at once and are measured in turn: a busy machine slows both. A round fills
 the decode engine with conversations that nobody continues, then sends one plain request to it.
