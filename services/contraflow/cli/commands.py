@@ -224,20 +224,32 @@ def verify(
 
 
 @commands.command()
-@click.option("--reference", is_flag=True, required=True, help="The reference's published times.")
+@click.option("--reference", "what", flag_value="reference", help="The reference's times.")
+@click.option("--decision", "what", flag_value="decision", help="Pull or recompute, as learnt.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def simulate(reference: bool, as_json: bool) -> None:
+def simulate(what: str | None, as_json: bool) -> None:
     """Compute what the hardware makes of a workload, without any of it.
 
     --reference: TTFT and transfer times that were published for bidirectional transfer on p5en
     nodes, beside those of a model of FLOPs, bytes, descriptors and bandwidth that is fitted on the
     short prompts. Fails if one is off by more than 15 %.
 
+    --decision: what turns take whose decision is fitted to what was measured before, beside fixed
+    thresholds and an oracle that knows the true costs, for two models, several loads and wrong
+    profiles, by length of the prompt. Fails if it takes 3 % longer than the oracle or longer than
+    the best threshold, or explores too much. A minute of one core.
+
     \b
     Examples:
       contraflow simulate --reference
-      contraflow simulate --reference --json
+      contraflow simulate --decision --json
     """
+    if what is None:
+        raise click.UsageError("say what to simulate: --reference or --decision")
+    if what == "decision":
+        from contraflow.cli.simulate_decision import decision
+
+        sys.exit(decision(as_json=as_json))
     from contraflow.cli import simulate as command
 
     sys.exit(command.reference(as_json=as_json))
