@@ -6,10 +6,10 @@ import math
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.turns_of_a_link import DECODE, GLM, PREFILL, QWEN, World, excess, play
 
 from contraflow.core.break_even import BreakEven
 from contraflow.core.fit import Fit
+from contraflow.sim.decision import DECODE, GLM, PREFILL, QWEN, World, excess, play
 
 off = st.floats(-1, 1).map(lambda power: 10**power)
 durations = st.floats(1e-6, 1e6)

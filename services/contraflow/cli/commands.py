@@ -226,9 +226,10 @@ def verify(
 @commands.command()
 @click.option("--reference", is_flag=True, help="The reference's published times.")
 @click.option("--loads", is_flag=True, help="The reference's nodes under other loads.")
+@click.option("--decision", is_flag=True, help="Pull or recompute, as learnt.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the pauses of --loads.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def simulate(reference: bool, loads: bool, seed: int, as_json: bool) -> None:
+def simulate(reference: bool, loads: bool, decision: bool, seed: int, as_json: bool) -> None:
     """Compute what the hardware makes of a workload, without any of it.
 
     --reference: TTFT and transfer times that were published for bidirectional transfer on p5en
@@ -238,18 +239,27 @@ def simulate(reference: bool, loads: bool, seed: int, as_json: bool) -> None:
     --loads: what was not published, by the same model in virtual time: prefix caching on P, many
     clients, several P and D, throughput, and the memory that D holds for pulls to come.
 
+    --decision: what turns take whose decision is fitted to what was measured before, beside fixed
+    thresholds and an oracle that knows the true costs, for two models, several loads and wrong
+    profiles, by length of the prompt. Fails if it takes 3 % longer than the oracle or longer than
+    the best threshold, or explores too much. A minute of one core.
+
     \b
     Examples:
       contraflow simulate --reference
-      contraflow simulate --reference --json
-      contraflow simulate --loads
+      contraflow simulate --loads --seed 7
+      contraflow simulate --decision --json
     """
-    if reference == loads:
-        raise click.UsageError("Say --reference or --loads.")
+    if reference + loads + decision != 1:
+        raise click.UsageError("Say what to simulate: --reference, --loads or --decision.")
     if loads:
         from contraflow.cli import simulate_loads
 
         sys.exit(simulate_loads.loads(seed=seed, as_json=as_json))
+    if decision:
+        from contraflow.cli import simulate_decision
+
+        sys.exit(simulate_decision.decision(as_json=as_json))
     from contraflow.cli import simulate as command
 
     sys.exit(command.reference(as_json=as_json))

@@ -162,10 +162,12 @@ class BreakEven:
         return self._prefill(prefill_id).expect(_computing(end - start, start), now)
 
     def _prefill(self, prefill_id: str) -> Fit:
-        token = 1 / self._profile.prompt_tokens_per_second
-        # A coefficient that is zero could never be corrected.
-        context = max(self._profile.context_coefficient, 1e-9) * token
-        return self._prefills.setdefault(prefill_id, Fit((PASS_SECONDS, token, context)))
+        if prefill_id not in self._prefills:
+            token = 1 / self._profile.prompt_tokens_per_second
+            # A coefficient that is zero could never be corrected.
+            context = max(self._profile.context_coefficient, 1e-9) * token
+            self._prefills[prefill_id] = Fit((PASS_SECONDS, token, context))
+        return self._prefills[prefill_id]
 
     def _link(self, prefill_id: str, decode_id: str) -> _Link:
         key = (prefill_id, decode_id)
@@ -230,7 +232,10 @@ class _Link:
         first, self.contacted = not self.contacted, True
         if first:
             # It contains the engines' handshake, of seconds, which the transfer itself does not.
-            seconds = min(seconds, self.expect(0.0, now).seconds + transfer)
-            if seconds > self.expect(moved, now).seconds:
+            # What the profile has of a link is taken to be off by one factor: a set-up thought
+            # too short is measured by the next pull, one thought too long keeps from pulling.
+            expected = self.fit.seconds((1.0, moved))
+            seconds = min(seconds, expected * transfer / self.fit.seconds((0.0, moved)))
+            if seconds > expected:
                 return
         self.fit.observe((1.0, moved), seconds, now)

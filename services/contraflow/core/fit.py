@@ -12,10 +12,12 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from operator import mul
 
-from contraflow.core.least_squares import solve_system
+from contraflow.core.least_squares import inverse
 
-_HALF_LIFE = 40  # observations of one size
+_HALF_LIFE = 40  # observations of one kind
+_FADE = 0.5 ** (1 / _HALF_LIFE)
 _HALF_LIFE_OF_ALL = 400  # observations
 _HALF_LIFE_SECONDS = 1800.0
 _DRIFT_SECONDS = 1800.0  # unobserved for so long, conditions are as uncertain as at first
@@ -26,16 +28,22 @@ _SHAPE_SPREAD = 2.5  # of the coefficients, relative to what they are off by tog
 _PRIOR_WEIGHT = 1.5  # in observations
 _LEVEL = 0.3  # of the weight: one quick observation reaches it, one slow one does not
 _FAR = math.log(2.5)  # off by so much is an outlier if it is slow, and a change if it is quick
-_FAR_SPREADS = 3.0  # and by so much, as far as they scatter
+# And by so much, as far as they scatter: at three, what scatters by 30 % seems to change now and
+# then, and each time what was known is nearly lost.
+_FAR_SPREADS = 4.5
 _RECENT = 7  # observations by which a change is seen
 _RUN = 3  # of them in succession say how large it is
 _MOST_OFF = 4.0  # spreads that each of them counts
 _CHANGED = 11.5  # spreads that they are off by together
 _LEAST_SPREAD = 0.1
+# Three that were held up in succession look like a change, and a link that is thought to be a
+# hundred times slower is not used again to learn better.
+_MOST_AT_ONCE = math.log(10)
 _KEPT_AT_CHANGE = 5.0  # in observations, of all that was known
 _LEAST_SHARE = 0.02  # of its prior, below which no coefficient falls
 _ROUNDS = 12
-_MANY, _SELDOM = 100, 4  # observations of one condition, and how often it is solved then
+# Solved again for such a share of new observations, or for so many.
+_NEWS, _OFTEN = 1 / 8, 16
 _ANOTHER_LEVEL = math.log(1.5)  # from where the last solution is no start for the next
 
 
@@ -58,14 +66,16 @@ class Expected:
 @dataclass(frozen=True, slots=True)
 class _Observation:
     shares: tuple[float, ...]  # of the features, in seconds as the prior has it
-    size: int
+    kind: tuple[int, ...]
     seconds: float
     late: float  # log of how many times longer than expected it took
+    unsure: float  # standard error of what was expected, relative to it
 
 
 @dataclass(slots=True)
-class _Size:
-    """The mean of what was measured of about one size; a sum of terms holds for means as well."""
+class _Kind:
+    """The mean of what was measured of about the same features; a sum of terms holds for means as
+    well. What one feature costs is told by those that differ in it, so each counts."""
 
     shares: tuple[float, ...]
     seconds: float
@@ -84,7 +94,14 @@ class _Size:
 class _Solution:
     factors: tuple[float, ...]  # by which the prior's coefficients are multiplied
     level: float
-    information: tuple[tuple[float, ...], ...]  # inverse covariance of factors / level
+    covariance: Sequence[Sequence[float]]  # of factors / level
+
+    def error(self, shares: Sequence[float]) -> float:
+        """Of what is expected, in seconds."""
+        squares = sum(
+            [one * _dot(row, shares) for one, row in zip(shares, self.covariance, strict=True)]
+        )
+        return self.level * math.sqrt(squares)
 
 
 class Fit:
@@ -99,13 +116,15 @@ class Fit:
         if not all(0 < one < math.inf for one in prior):
             raise ValueError("the prior's coefficients must be positive")
         self._prior = tuple(prior)
-        # By size: what is done rarely is not forgotten over what is done each time.
-        self._sizes: dict[int, _Size] = {}
+        # By kind: what is done rarely is not forgotten over what is done each time.
+        self._kinds: dict[tuple[int, ...], _Kind] = {}
         self._recent: deque[_Observation] = deque(maxlen=_RECENT)
         self._count = 0
         self._changed_at = 0  # in the same count
+        self._solved_at = 0  # as well
         self._newest = 0.0
         self._squares, self._squares_weight = _NOISE**2 * _NOISE_WEIGHT, _NOISE_WEIGHT
+        self._spread = _NOISE
         self._solution: _Solution | None = None
 
     def observe(self, features: Sequence[float], seconds: float, now: float) -> None:
@@ -116,24 +135,30 @@ class Fit:
         shares = self._shares(features)
         if not (0 < seconds < math.inf and min(shares) >= 0 and 0 < sum(shares) < math.inf):
             return
-        late = math.log(seconds / _dot(shares, self._found.factors))
-        size = round(math.log2(max(features[1], 1)))
-        one = _Observation(shares, size, seconds, late)
+        found = self._found
+        expected = _dot(shares, found.factors)
+        late = math.log(seconds / expected)
+        unsure = min(found.error(shares) / expected, _PRIOR_SPREAD)
+        kind = tuple([round(math.log2(max(one, 1))) for one in features[1:]])
+        one = _Observation(shares, kind, seconds, late, unsure)
         self._count += 1
         self._newest = max(now, self._newest)
         self._recent.append(one)
         # Nothing is much faster than it can be, while much may hold it up: a single fast one is
-        # believed, a single slow one is not.
-        changed = [one] if late < -self._far else self._contradicting()
+        # believed, a single slow one is not. Where little is known, a fast one is no change: what
+        # is known would be scaled by it, for a coefficient that was not told yet.
+        far = self._far + 2 * unsure
+        known = self._count - self._changed_at > _RECENT
+        changed = [one] if known and late < -far else self._contradicting()
         if changed:
             self._change(changed)
-        elif late < self._far:
+        elif late < far:
             self._add(one)
-            self._scatter(late)
-        # Of many, one more changes little.
-        same = self._count - self._changed_at
-        if same < _MANY or same % _SELDOM == 0:
-            self._solution = self._solve()
+            self._scatter(late, unsure)
+        # Of many, one more changes little, and solving is most of what learning takes.
+        news = self._count - self._solved_at
+        if changed or news >= min(_NEWS * (self._count - self._changed_at), _OFTEN):
+            self._solve()
 
     def seconds(self, features: Sequence[float]) -> float:
         """As ``expect``, without the error."""
@@ -146,9 +171,8 @@ class Fit:
             return Expected(0.0)
         found = self._found
         seconds = _dot(shares, found.factors)
-        variance = _dot(shares, solve_system(found.information, shares))
         idle = now - self._newest if self._count else 0.0
-        relative = variance * (found.level / seconds) ** 2 + max(0.0, idle) / _DRIFT_SECONDS
+        relative = (found.error(shares) / seconds) ** 2 + max(0.0, idle) / _DRIFT_SECONDS
         return Expected(seconds, seconds * min(math.sqrt(relative), _PRIOR_SPREAD))
 
     @property
@@ -158,16 +182,10 @@ class Fit:
 
     @property
     def _found(self) -> _Solution:
-        if self._solution is None:
-            self._solution = self._solve()
-        return self._solution
+        return self._solution or self._solve()
 
     def _shares(self, features: Sequence[float]) -> tuple[float, ...]:
-        return tuple(a * b for a, b in zip(features, self._prior, strict=True))
-
-    @property
-    def _spread(self) -> float:
-        return math.sqrt(self._squares / self._squares_weight)
+        return tuple(map(mul, features, self._prior))
 
     @property
     def _far(self) -> float:
@@ -176,7 +194,11 @@ class Fit:
     def _contradicting(self) -> list[_Observation]:
         """The latest observations, if they say together that conditions have changed."""
         spread = max(self._spread, _LEAST_SPREAD)
-        off = [max(-_MOST_OFF, min(_MOST_OFF, one.late / spread)) for one in self._recent]
+        if abs(self._recent[-1].late) < spread:
+            return []
+        # What could hardly be told contradicts nothing.
+        spreads = [one.late / math.hypot(spread, one.unsure) for one in self._recent]
+        off = [max(-_MOST_OFF, min(_MOST_OFF, one)) for one in spreads]
         if abs(sum(off)) < _CHANGED:
             return []
         sign = math.copysign(1.0, sum(off))
@@ -186,34 +208,43 @@ class Fit:
     def _change(self, latest: Sequence[_Observation]) -> None:
         """All took longer or shorter by one factor, as far as is known: what is not measured
         again soon keeps its proportion to what is."""
-        usual = sorted(one.late for one in latest)[len(latest) // 2]
-        before = sum(known.at(self._count, self._newest) for known in self._sizes.values())
-        for known in self._sizes.values():
+        most = _MOST_AT_ONCE if self._kinds else math.inf
+        lates = sorted(one.late for one in latest)
+        # Two that were held up and one that is a little late are no run of slow ones.
+        usual = min(most, lates[0] if lates[0] > 0 else lates[len(lates) // 2])
+        before = sum(known.at(self._count, self._newest) for known in self._kinds.values())
+        for known in self._kinds.values():
             known.seconds *= math.exp(usual)
             known.weight *= min(1.0, _KEPT_AT_CHANGE / max(before, _KEPT_AT_CHANGE))
         for one in latest:
             if one.late - usual < self._far:
                 self._add(one)
-                self._scatter(one.late - usual)
+                self._scatter(one.late - usual, one.unsure)
         self._recent.clear()
         self._changed_at = self._count
 
-    def _scatter(self, late: float) -> None:
-        self._squares = self._squares * 0.5 ** (1 / _HALF_LIFE) + late**2
-        self._squares_weight = self._squares_weight * 0.5 ** (1 / _HALF_LIFE) + 1
+    def _scatter(self, late: float, unsure: float) -> None:
+        # What could hardly be told is off for that reason.
+        usual = self._spread**2 / (self._spread**2 + unsure**2)
+        self._squares = self._squares * _FADE + late**2 * usual
+        self._squares_weight = self._squares_weight * _FADE + 1
+        self._spread = math.sqrt(self._squares / self._squares_weight)
 
     def _add(self, one: _Observation) -> None:
-        known = self._sizes.get(one.size)
-        left = known.at(self._count, self._newest) * 0.5 ** (1 / _HALF_LIFE) if known else 0.0
-        share = 1 / (left + 1)
-        shares, seconds = one.shares, one.seconds
-        if known:
-            shares = tuple(a + (b - a) * share for a, b in zip(known.shares, shares, strict=True))
-            seconds = known.seconds + (seconds - known.seconds) * share
-        self._sizes[one.size] = _Size(shares, seconds, left + 1, self._count, self._newest)
+        known = self._kinds.get(one.kind)
+        if known is None:
+            self._kinds[one.kind] = _Kind(one.shares, one.seconds, 1.0, self._count, self._newest)
+            return
+        left = known.at(self._count, self._newest) * _FADE
+        old, new = left / (left + 1), 1 / (left + 1)
+        known.shares = tuple(
+            [old * a + new * b for a, b in zip(known.shares, one.shares, strict=True)]
+        )
+        known.seconds = old * known.seconds + new * one.seconds
+        known.weight, known.number, known.now = left + 1, self._count, self._newest
 
     def _solve(self) -> _Solution:
-        seen = list(self._sizes.values())
+        seen = list(self._kinds.values())
         weights = [one.at(self._count, self._newest) for one in seen]
         ratios = [one.seconds / sum(one.shares) for one in seen]
         level = _quantile([(1.0, _PRIOR_WEIGHT), *zip(ratios, weights, strict=True)], _LEVEL)
@@ -223,18 +254,19 @@ class Fit:
             factors = before.factors
         for _ in range(_ROUNDS):
             information, right = _normal_equations(seen, weights, factors, level, self._spread)
-            found = tuple(
-                level * max(one, _LEAST_SHARE) for one in solve_system(information, right)
-            )
+            covariance = inverse(information)
+            found = tuple([level * max(_dot(row, right), _LEAST_SHARE) for row in covariance])
             settled = all(abs(a - b) < 1e-3 * a for a, b in zip(found, factors, strict=True))
             factors = found
             if settled:
                 break
-        return _Solution(factors, level, tuple(map(tuple, information)))
+        self._solved_at = self._count
+        self._solution = _Solution(factors, level, covariance)
+        return self._solution
 
 
 def _normal_equations(
-    seen: Sequence[_Size],
+    seen: Sequence[_Kind],
     weights: Sequence[float],
     factors: Sequence[float],
     level: float,
@@ -246,13 +278,19 @@ def _normal_equations(
     matrix = [[prior * (i == j) for j in range(count)] for i in range(count)]
     right = [prior] * count
     for one, weight in zip(seen, weights, strict=True):
-        expected = _dot(one.shares, factors)
-        precision = weight / spread**2
-        row = [share * level / expected for share in one.shares]
+        shares = one.shares
+        unit = level / (spread * _dot(shares, factors))
+        precision = weight * unit**2
+        seconds = one.seconds / level
         for i in range(count):
-            right[i] += precision * row[i] * one.seconds / expected
-            for j in range(count):
-                matrix[i][j] += precision * row[i] * row[j]
+            share = precision * shares[i]
+            right[i] += share * seconds
+            row = matrix[i]
+            for j in range(i + 1):
+                row[j] += share * shares[j]
+    for i in range(count):
+        for j in range(i):
+            matrix[j][i] = matrix[i][j]
     return matrix, right
 
 
@@ -268,4 +306,5 @@ def _quantile(values: Iterable[tuple[float, float]], share: float) -> float:
 
 
 def _dot(a: Sequence[float], b: Sequence[float]) -> float:
-    return sum(x * y for x, y in zip(a, b, strict=True))
+    total: float = sum(map(mul, a, b))
+    return total

@@ -38,3 +38,16 @@ def solve_system(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> l
                 factor = system[row][i] / system[i][i]
                 system[row] = [a - factor * b for a, b in zip(system[row], system[i], strict=True)]
     return [system[i][count] / system[i][i] for i in range(count)]
+
+
+def inverse(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Of a symmetric positive definite matrix, as normal equations with a prior have it."""
+    left = [list(row) for row in matrix]
+    for i, row in enumerate(left):
+        pivot, row[i] = row[i], 1.0
+        left[i] = row = [entry / pivot for entry in row]
+        for j, other in enumerate(left):
+            if j != i:
+                factor, other[i] = other[i], 0.0
+                left[j] = [a - factor * b for a, b in zip(other, row, strict=True)]
+    return left

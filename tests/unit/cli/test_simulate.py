@@ -37,8 +37,10 @@ def test_it_succeeds_if_none_is_too_far_off(monkeypatch: pytest.MonkeyPatch) -> 
     assert CliRunner().invoke(commands, ["simulate", "--reference"]).exit_code == 0
 
 
-@pytest.mark.parametrize("options", [[], ["--reference", "--loads"], ["--nodes"]])
-def test_one_of_the_two_is_to_be_said(options: list[str]) -> None:
+@pytest.mark.parametrize(
+    "options", [[], ["--reference", "--loads"], ["--loads", "--decision"], ["--nodes"]]
+)
+def test_one_of_them_is_to_be_said(options: list[str]) -> None:
     assert CliRunner().invoke(commands, ["simulate", *options]).exit_code == 2
 
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.turns_of_a_link import (
-    DECODE,
-    GLM,
-    HANDSHAKE,
-    PREFILL,
-    QWEN,
-    Turn,
-    World,
-    best_threshold,
-    excess,
-    play,
-    told_apart,
-)
 
 from contraflow.core.break_even import BreakEven, Choice
 from contraflow.core.cost import CostProfile
+from contraflow.sim.decision import (
+    DECODE,
+    GLM,
+    HANDSHAKE,
+    NOISE,
+    PREFILL,
+    QWEN,
+    RULES,
+    Load,
+    Turn,
+    World,
+    by_bucket,
+    excess,
+    excess_of,
+    play,
+    tie,
+)
 
 LAUNCH = 0.02
 MODELS = {"dense": QWEN, "experts": GLM}
@@ -32,11 +36,8 @@ def choose(model: BreakEven, pullable: int = 4000, own: int = 0, draw: float = 0
     )
 
 
-def by_bucket(turns: list[Turn]) -> dict[int, list[Turn]]:
-    found: dict[int, list[Turn]] = {}
-    for one in turns:
-        found.setdefault(one.bucket, []).append(one)
-    return found
+def best_threshold(turns: list[Turn]) -> float:
+    return min(excess_of(rule, turns) for rule in RULES.values())
 
 
 def test_a_long_history_is_pulled_and_a_short_one_is_not() -> None:
@@ -159,20 +160,16 @@ def test_a_single_outlier_does_not_move_the_decision(costs: CostProfile) -> None
 
 @models
 @pytest.mark.parametrize(
-    ("outliers", "own"), [(0.0, 0.0), (0.02, 0.0), (0.0, 0.9)], ids=["usual", "outliers", "cache"]
+    "load", [Load(), Load(outliers=0.02), Load(own=0.9)], ids=["usual", "outliers", "cache"]
 )
-def test_each_length_is_decided_as_by_an_oracle(
-    costs: CostProfile, outliers: float, own: float
-) -> None:
+def test_each_length_is_decided_as_by_an_oracle(costs: CostProfile, load: Load) -> None:
     turns = [
-        one
-        for seed in SEEDS
-        for one in play(costs, lambda _: World(costs), 250, seed, outliers=outliers, own=own)[50:]
+        one for seed in SEEDS for one in play(costs, lambda _: World(costs), 250, seed, load)[50:]
     ]
     assert excess(turns) < 0.001
     for same_length in by_bucket(turns).values():
         assert excess(same_length) < 0.01
-        assert excess(same_length) <= best_threshold(same_length) + told_apart(same_length)
+        assert excess(same_length) <= best_threshold(same_length) + tie(NOISE, len(same_length))
 
 
 @models
@@ -201,7 +198,7 @@ def test_a_profile_ten_times_off_is_corrected_within_fifty_turns(
     later = [one for seed in SEEDS for one in play(wrong.costs, lambda _: world, 250, seed)[50:]]
     for same_length in by_bucket(later).values():
         assert excess(same_length) < 0.03
-        assert excess(same_length) <= best_threshold(same_length) + told_apart(same_length)
+        assert excess(same_length) <= best_threshold(same_length) + tie(NOISE, len(same_length))
 
 
 @models
@@ -212,7 +209,7 @@ def test_what_scatters_much_is_decided_well_all_the_same(
     turns = [
         one
         for seed in SEEDS
-        for one in play(costs, lambda _: World(costs), 250, seed, noise=noise)[50:]
+        for one in play(costs, lambda _: World(costs), 250, seed, Load(noise=noise))[50:]
     ]
     assert excess(turns) < most
 

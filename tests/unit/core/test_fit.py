@@ -73,6 +73,54 @@ def test_changed_conditions_are_followed(times: float) -> None:
     assert seconds(fit) == pytest.approx(took(6.4e7) * times, rel=0.1)
 
 
+def test_what_always_was_far_slower_than_thought_is_believed() -> None:
+    assert seconds(taught(30, 12)) == pytest.approx(30 * took(6.4e7), rel=0.1)
+
+
+@pytest.mark.parametrize("times", [30, 300])
+def test_what_becomes_far_slower_is_followed(times: float) -> None:
+    fit = taught(1, 60)
+    for number in range(60, 72):
+        fit.observe((1.0, 6.4e7), times * took(6.4e7), number)
+    assert seconds(fit) == pytest.approx(times * took(6.4e7), rel=0.1)
+
+
+def test_two_that_are_held_up_after_one_that_is_a_little_late_are_no_change() -> None:
+    fit = taught(1, 60)
+    for number, times in enumerate((1.08, 1.08, 1.08, 1.08, 1.15, 100, 100), 60):
+        fit.observe((1.0, 6.4e7), took(6.4e7) * times, number)
+    assert seconds(fit) < 1.5 * took(6.4e7)
+
+
+def test_three_that_are_held_up_in_succession_are_overcome_by_three_that_are_not() -> None:
+    fit = taught(1, 60)
+    for number in range(60, 63):
+        fit.observe((1.0, 6.4e7), took(6.4e7) * 100, number)
+    assert seconds(fit) < 15 * took(6.4e7)
+    for number in range(63, 66):
+        fit.observe((1.0, 6.4e7), took(6.4e7), number)
+    assert seconds(fit) < 2 * took(6.4e7)
+
+
+def test_what_each_token_costs_after_others_is_found_though_all_have_one_size() -> None:
+    fit = Fit((0.02, 1e-4, 1e-9))
+    for number in range(40):
+        pairs = 150.0 * 1000 * 2 ** (number % 5)
+        fit.observe((1.0, 150.0, pairs), 0.035 + 1e-8 * pairs, number)
+    after_long = fit.expect((1.0, 150.0, 150.0 * 16_000), 40).seconds
+    after_none = fit.expect((1.0, 150.0, 150.0 * 75), 40).seconds
+    assert after_long == pytest.approx(0.059, rel=0.03)
+    assert after_none == pytest.approx(0.035, rel=0.03)
+
+
+def test_a_fast_one_where_little_is_known_is_not_taken_for_a_change_of_all() -> None:
+    fit = Fit(PRIOR)
+    for number, size in enumerate((2.56e8, 2.56e8, 2.56e8)):
+        fit.observe((1.0, size), took(size), number)
+    fit.observe((1.0, 1e5), took(1e5) / 8, 3)
+    assert seconds(fit, 2.56e8) == pytest.approx(took(2.56e8), rel=0.2)
+
+
 def test_becoming_quick_is_noticed_sooner_than_becoming_slow() -> None:
     quick, slow = taught(5, 60), taught(1, 60)
     for number in range(60, 63):
