@@ -76,8 +76,7 @@ class Directory:
         RegistrationOutdated.
 
         It goes on under ``registration_id``, if that is the incarnation's and alive. Else the
-        sessions of an earlier registration of the incarnation go with it. The same call once
-        more, of one ``sequence``, is granted what the first was.
+        sessions of an earlier registration of the incarnation go with it.
         """
         require_engine(engine)
         key = self._records.engine_key(engine.engine_id)
@@ -88,13 +87,12 @@ class Directory:
                 raise EngineIdReused(
                     "the engine id is alive with another boot nonce", engine_id=engine.engine_id
                 )
-            old_lease, again = former.lease_id, _is_again(former, engine, sequence)
+            _require_news(former, engine, sequence)
+            old_lease = former.lease_id
             expected = known.revision if known else ABSENT
-            if old_lease and (again or old_lease == _lease_id(registration_id)):
+            if old_lease and old_lease == _lease_id(registration_id):
                 with suppress(LeaseNotFound):
                     granted = await self._store.keepalive(old_lease)
-                    if again:
-                        return f"{old_lease:x}", granted
                     value = self._records.encode_engine(engine, old_lease, sequence)
                     if await self._store.put_if(key, value, expected, old_lease) is None:
                         continue
@@ -238,12 +236,12 @@ class Directory:
         return min(max(wished, liveness.min_ttl_seconds), liveness.max_ttl_seconds)
 
 
-def _is_again(former: Registered, engine: Engine, sequence: int) -> bool:
-    """True if this very call was carried out before. Raises RegistrationOutdated."""
+def _require_news(former: Registered, engine: Engine, sequence: int) -> None:
+    """Raises RegistrationOutdated, but not for the same once more: its answer may be lost."""
     if sequence == 0 or sequence > former.sequence:
-        return False
+        return
     if sequence == former.sequence and former.engine == engine:
-        return True
+        return
     raise RegistrationOutdated(
         "more has been told of the engine since: register above the recorded sequence",
         sequence=str(former.sequence),

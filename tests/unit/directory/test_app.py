@@ -168,16 +168,23 @@ async def test_one_sequence_for_two_things_is_refused(world: World) -> None:
     assert world.directory.get_engine("e1").draining
 
 
-async def test_a_registration_that_is_sent_again_is_granted_once(world: World) -> None:
+async def test_a_registration_whose_answer_was_lost_is_granted_again(world: World) -> None:
+    lost, _ = await world.directory.register(engine(), 10, "", 1)
     known, _ = await world.directory.register(engine(), 10, "", 1)
-    await world.directory.publish(known, [session(world)])
-    assert await world.directory.register(engine(), 10, "", 1) == (known, 10)
+    assert await world.directory.renew(known) == 10
+    with pytest.raises(RegistrationNotFound):
+        await world.directory.renew(lost)
+    assert await world.directory.register(engine(), 10, known, 1) == (known, 10)
+
+
+async def test_an_agent_that_counts_as_the_one_before_takes_over_no_sessions(world: World) -> None:
+    # It does not know of them: what has ended meanwhile would stay.
+    old, _ = await world.directory.register(engine(), 10, "", 1)
+    await world.directory.publish(old, [session(world)])
+    await world.directory.register(engine(), 10, "", 1)
     await world.settle()
-    assert world.directory.get_session(KEY).handle_id == "h1"
-    world.clock.advance(11)
-    again, _ = await world.directory.register(engine(), 10, "", 1)
-    assert again != known
-    assert await world.directory.renew(again) == 10
+    with pytest.raises(NotFound):
+        world.directory.get_session(KEY)
 
 
 @pytest.mark.parametrize("named", ["another", "lapsed", "no number"])
