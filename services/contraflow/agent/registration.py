@@ -200,8 +200,10 @@ class EngineRegistration:
             log.info("registration_lapsed", engine_id=engine_id)
             return
         if isinstance(error, RegistrationOutdated):
-            # An agent that has started anew, or one of its calls has come late.
+            # This agent has started anew: the one before it had counted on.
             self._sequence = int(error.metadata.get("sequence", "0"))
+            log.info("registration_counted", engine_id=engine_id, sequence=self._sequence)
+            return
         if isinstance(error, EngineIdReused):
             self._on_id_reused(engine_id)
         log.warning("directory_failed", engine_id=engine_id, reason=error.reason, error=str(error))

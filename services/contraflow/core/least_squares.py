@@ -18,10 +18,10 @@ def solve(rows: Sequence[Sequence[float]], values: Sequence[float]) -> list[floa
     right = [
         sum(row[i] * value for row, value in zip(scaled, values, strict=True)) for i in range(count)
     ]
-    return [x / scale for x, scale in zip(solve_system(matrix, right), scales, strict=True)]
+    return [x / scale for x, scale in zip(_solve_system(matrix, right), scales, strict=True)]
 
 
-def solve_system(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
+def _solve_system(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
     """The x with matrix · x = right; entries of about one.
 
     Raises ValueError if there is no single one.
